@@ -1,0 +1,39 @@
+"""The strategies: tf.distribute's own, made right for Keras 3 `fit`.
+
+Each class has tf.distribute's constructor, so that `tf.distribute.MirroredStrategy()` becomes
+`tfdist.strategies.MirroredStrategy()` and nothing else in a script changes. Names are loaded on
+first use: listing the strategies does not import TensorFlow.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if __name__ != "tfdist.strategies":
+    raise ImportError(
+        "Import this package as `tfdist.strategies`; a second name would make a second set of classes."
+    )
+
+if TYPE_CHECKING:
+    from tfdist.strategies.mirrored import MirroredStrategy
+    from tfdist.strategies.multi_worker import MultiWorkerMirroredStrategy
+    from tfdist.strategies.single import SingleDeviceStrategy
+
+__all__ = ["MirroredStrategy", "MultiWorkerMirroredStrategy", "SingleDeviceStrategy"]
+
+_CLASSES = {
+    "MirroredStrategy": "tfdist.strategies.mirrored",
+    "MultiWorkerMirroredStrategy": "tfdist.strategies.multi_worker",
+    "SingleDeviceStrategy": "tfdist.strategies.single",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Loads a strategy class on first use (PEP 562)."""
+    module = _CLASSES.get(name)
+    if module is None:
+        raise AttributeError(f"module 'tfdist.strategies' has no attribute {name!r}")
+    value = getattr(importlib.import_module(module), name)
+    globals()[name] = value
+    return value
