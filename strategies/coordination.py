@@ -1,0 +1,131 @@
+"""Small agreements between the workers of a job, outside of any training step.
+
+They go through the key-value store of TensorFlow's coordination service, which
+MultiWorkerMirroredStrategy starts anyway: unlike a collective, a missing worker is noticed at a
+deadline, is named, and leaves the process usable. On one worker every function returns at once.
+"""
+
+from __future__ import annotations
+
+import collections
+import time
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.eager import context
+
+from tfdist.errors import ClusterError, explain
+from tfdist.strategies.marker import marker_of
+
+__all__ = ["barrier", "exchange", "peek", "publish"]
+
+_PREFIX = "tfdist"
+# How often each name was used: every worker counts alike, since all run the same program.
+_uses: collections.Counter[str] = collections.Counter()
+
+
+def exchange(strategy: Any, name: str, text: str, timeout: float = 60.0) -> list[str]:
+    """Gives every worker the text of each.
+
+    All workers must call it, in the same order for one name.
+
+    Args:
+        strategy: a tfdist strategy.
+        name: what is agreed on, for the error message.
+        text: this worker's part; keep it below a few kilobytes.
+        timeout: how long to wait for the others, in seconds.
+
+    Returns:
+        The texts by rank.
+
+    Raises:
+        ClusterError: if a worker's text did not arrive in time.
+    """
+    marker = marker_of(strategy)
+    if marker is None or marker.num_workers == 1:
+        return [text]
+    _uses[name] += 1
+    key = f"{_PREFIX}/exchange/{name}/{_uses[name]}"
+    context.context().set_config_key_value(f"{key}/{marker.rank}", text)
+    deadline = time.monotonic() + timeout
+    texts: list[str] = []
+    missing: list[int] = []
+    for rank in range(marker.num_workers):
+        if rank == marker.rank:
+            texts.append(text)
+            continue
+        remaining = max(deadline - time.monotonic(), 0.001)
+        value = _get(f"{key}/{rank}", remaining)
+        if value is None:
+            missing.append(rank)
+        else:
+            texts.append(value)
+    if missing:
+        names = ", ".join(f"worker {rank}" for rank in missing)
+        raise ClusterError(
+            explain(
+                f"{names} did not take part in '{name}' within {timeout:.0f} s",
+                received=f"{marker.num_workers - len(missing)} of {marker.num_workers} workers",
+                fix="Run the same calls on every worker; look at the missing worker's log",
+            )
+        )
+    return texts
+
+
+def barrier(strategy: Any, name: str, timeout: float = 60.0) -> None:
+    """Returns when every worker has called it.
+
+    Args:
+        strategy: a tfdist strategy.
+        name: what is waited for, for the error message.
+        timeout: how long to wait for the others, in seconds.
+
+    Raises:
+        ClusterError: if a worker did not come in time.
+    """
+    exchange(strategy, name, "", timeout)
+
+
+def publish(strategy: Any, key: str, text: str) -> None:
+    """Leaves a text for the other workers under `key`; the first text of a key stays.
+
+    Args:
+        strategy: a tfdist strategy; nothing happens on one worker.
+        key: a name that the others know.
+        text: at most a few kilobytes.
+    """
+    marker = marker_of(strategy)
+    if marker is None or marker.num_workers == 1:
+        return
+    try:
+        context.context().set_config_key_value(f"{_PREFIX}/{key}", text)
+    except tf.errors.AlreadyExistsError:
+        pass
+
+
+def peek(strategy: Any, key: str, timeout: float = 0.1) -> str | None:
+    """Returns the text that a worker published under `key`, or None.
+
+    Args:
+        strategy: a tfdist strategy.
+        key: a name that the publisher used.
+        timeout: how long to wait for it, in seconds.
+    """
+    marker = marker_of(strategy)
+    if marker is None or marker.num_workers == 1:
+        return None
+    return _get(f"{_PREFIX}/{key}", timeout)
+
+
+def _get(key: str, timeout: float) -> str | None:
+    """Reads a key; None when it did not appear in time or the service has gone."""
+    try:
+        return context.context().get_config_key_value(key, timeout_in_ms=max(int(timeout * 1000), 1))
+    except (
+        tf.errors.DeadlineExceededError,
+        tf.errors.NotFoundError,
+        tf.errors.UnavailableError,
+        tf.errors.CancelledError,
+        tf.errors.InternalError,
+    ):
+        return None
