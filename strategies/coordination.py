@@ -8,6 +8,7 @@ deadline, is named, and leaves the process usable. On one worker every function 
 from __future__ import annotations
 
 import collections
+import contextlib
 import time
 from typing import Any
 
@@ -17,7 +18,7 @@ from tensorflow.python.eager import context
 from tfdist.errors import ClusterError, explain
 from tfdist.strategies.marker import marker_of
 
-__all__ = ["barrier", "exchange", "peek", "publish"]
+__all__ = ["abort", "barrier", "exchange", "peek", "publish"]
 
 _PREFIX = "tfdist"
 # How often each name was used: every worker counts alike, since all run the same program.
@@ -46,7 +47,7 @@ def exchange(strategy: Any, name: str, text: str, timeout: float = 60.0) -> list
         return [text]
     _uses[name] += 1
     key = f"{_PREFIX}/exchange/{name}/{_uses[name]}"
-    context.context().set_config_key_value(f"{key}/{marker.rank}", text)
+    _set(f"{key}/{marker.rank}", text)
     deadline = time.monotonic() + timeout
     texts: list[str] = []
     missing: list[int] = []
@@ -61,14 +62,19 @@ def exchange(strategy: Any, name: str, text: str, timeout: float = 60.0) -> list
         else:
             texts.append(value)
     if missing:
+        # The next call is this one again, so that a worker that comes late is not a call behind.
+        _uses[name] -= 1
+        _delete(f"{key}/{marker.rank}")
         names = ", ".join(f"worker {rank}" for rank in missing)
-        raise ClusterError(
+        error = ClusterError(
             explain(
                 f"{names} did not take part in '{name}' within {timeout:.0f} s",
                 received=f"{marker.num_workers - len(missing)} of {marker.num_workers} workers",
                 fix="Run the same calls on every worker; look at the missing worker's log",
             )
         )
+        error.missing = tuple(missing)
+        raise error
     return texts
 
 
@@ -97,10 +103,8 @@ def publish(strategy: Any, key: str, text: str) -> None:
     marker = marker_of(strategy)
     if marker is None or marker.num_workers == 1:
         return
-    try:
+    with contextlib.suppress(tf.errors.AlreadyExistsError):
         context.context().set_config_key_value(f"{_PREFIX}/{key}", text)
-    except tf.errors.AlreadyExistsError:
-        pass
 
 
 def peek(strategy: Any, key: str, timeout: float = 0.1) -> str | None:
@@ -117,10 +121,49 @@ def peek(strategy: Any, key: str, timeout: float = 0.1) -> str | None:
     return _get(f"{_PREFIX}/{key}", timeout)
 
 
+def abort(strategy: Any, message: str) -> None:
+    """Ends the collectives that the other workers are waiting in, at once, with `message`.
+
+    Stands in for a public call; without it the others notice a lost peer after about ten seconds.
+    The processes can't use collectives any more afterwards.
+
+    Args:
+        strategy: a tfdist strategy; nothing happens on one worker.
+        message: what every other worker's error says.
+    """
+    marker = marker_of(strategy)
+    if marker is None or marker.num_workers == 1:
+        return
+    with contextlib.suppress(tf.errors.OpError, ValueError):
+        context.context().report_error_to_cluster(tf.errors.ABORTED, message)
+
+
+def _set(key: str, text: str) -> None:
+    """Writes a key; raises ClusterError when the coordination service has gone."""
+    try:
+        context.context().set_config_key_value(key, text)
+    except tf.errors.OpError as error:
+        raise ClusterError(
+            explain(
+                "The coordination service of the cluster does not answer; the chief has ended or "
+                "a worker has failed",
+                received=error.message.splitlines()[0],
+                fix="Look at the log of the worker that ended first",
+            )
+        ) from None
+
+
+def _delete(key: str) -> None:
+    with contextlib.suppress(tf.errors.OpError):
+        context.context().delete_config_key_value(key)
+
+
 def _get(key: str, timeout: float) -> str | None:
     """Reads a key; None when it did not appear in time or the service has gone."""
     try:
-        return context.context().get_config_key_value(key, timeout_in_ms=max(int(timeout * 1000), 1))
+        return context.context().get_config_key_value(
+            key, timeout_in_ms=max(int(timeout * 1000), 1)
+        )
     except (
         tf.errors.DeadlineExceededError,
         tf.errors.NotFoundError,

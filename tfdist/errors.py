@@ -32,7 +32,13 @@ class ConfigError(TfdistError, ValueError):
 
 
 class ClusterError(TfdistError, ValueError):
-    """The cluster's description is wrong, or a task of it can't be reached."""
+    """The cluster's description is wrong, or a task of it can't be reached.
+
+    Attributes:
+        missing: ranks of the workers that did not take part in an agreement, where that is why.
+    """
+
+    missing: tuple[int, ...] = ()
 
 
 class PartitionError(TfdistError, ValueError):
