@@ -18,9 +18,10 @@ from tensorflow.python.eager import context
 from tfdist.errors import ClusterError, explain
 from tfdist.strategies.marker import marker_of
 
-__all__ = ["abort", "barrier", "exchange", "peek", "publish"]
+__all__ = ["abort", "barrier", "exchange", "peek", "peer_failures", "publish"]
 
 _PREFIX = "tfdist"
+_SLICE = 1.0  # seconds between two looks at the health of the others
 # How often each name was used: every worker counts alike, since all run the same program.
 _uses: collections.Counter[str] = collections.Counter()
 
@@ -40,7 +41,7 @@ def exchange(strategy: Any, name: str, text: str, timeout: float = 60.0) -> list
         The texts by rank.
 
     Raises:
-        ClusterError: if a worker's text did not arrive in time.
+        ClusterError: if a worker's text did not arrive in time, or a worker has failed.
     """
     marker = marker_of(strategy)
     if marker is None or marker.num_workers == 1:
@@ -49,18 +50,15 @@ def exchange(strategy: Any, name: str, text: str, timeout: float = 60.0) -> list
     key = f"{_PREFIX}/exchange/{name}/{_uses[name]}"
     _set(f"{key}/{marker.rank}", text)
     deadline = time.monotonic() + timeout
-    texts: list[str] = []
-    missing: list[int] = []
-    for rank in range(marker.num_workers):
-        if rank == marker.rank:
-            texts.append(text)
-            continue
-        remaining = max(deadline - time.monotonic(), 0.001)
-        value = _get(f"{key}/{rank}", remaining)
-        if value is None:
-            missing.append(rank)
-        else:
-            texts.append(value)
+    found = {marker.rank: text}
+    while len(found) < marker.num_workers:
+        _collect(found, key, marker.num_workers, deadline)
+        if len(found) == marker.num_workers or time.monotonic() >= deadline:
+            break
+        failures = peer_failures(strategy)
+        if failures:
+            raise ClusterError(next(iter(failures.values())))
+    missing = [rank for rank in range(marker.num_workers) if rank not in found]
     if missing:
         # The next call is this one again, so that a worker that comes late is not a call behind.
         _uses[name] -= 1
@@ -75,7 +73,7 @@ def exchange(strategy: Any, name: str, text: str, timeout: float = 60.0) -> list
         )
         error.missing = tuple(missing)
         raise error
-    return texts
+    return [found[rank] for rank in range(marker.num_workers)]
 
 
 def barrier(strategy: Any, name: str, timeout: float = 60.0) -> None:
@@ -87,7 +85,7 @@ def barrier(strategy: Any, name: str, timeout: float = 60.0) -> None:
         timeout: how long to wait for the others, in seconds.
 
     Raises:
-        ClusterError: if a worker did not come in time.
+        ClusterError: if a worker did not come in time, or has failed.
     """
     exchange(strategy, name, "", timeout)
 
@@ -136,6 +134,48 @@ def abort(strategy: Any, message: str) -> None:
         return
     with contextlib.suppress(tf.errors.OpError, ValueError):
         context.context().report_error_to_cluster(tf.errors.ABORTED, message)
+
+
+def peer_failures(strategy: Any) -> dict[int, str]:
+    """Returns one line for each other worker that is known to have failed, by rank.
+
+    Stands in for a public query of the coordination service: a worker that was killed is known
+    after about ten seconds without a heartbeat, one that called `abort` at once.
+
+    Args:
+        strategy: a tfdist strategy.
+    """
+    marker = marker_of(strategy)
+    if marker is None or marker.num_workers == 1:
+        return {}
+    jobs = [(job, len(marker.cluster.jobs.get(job, ()))) for job in ("chief", "worker")]
+    try:
+        states = context.context().get_task_states([job for job in jobs if job[1]])
+    except tf.errors.OpError:
+        return {} if marker.is_chief else {0: _ended(0)}
+    return {
+        rank: state.message if state.message.startswith("worker ") else _ended(rank)
+        for rank, state in enumerate(states)
+        if state is not None and rank != marker.rank
+    }
+
+
+def _ended(rank: int) -> str:
+    return explain(
+        f"worker {rank} ended without a word: it was killed, or its host or connection is gone",
+        fix="Look at the end of its log; this worker can't go on and has to be restarted too",
+    )
+
+
+def _collect(found: dict[int, str], key: str, num_workers: int, deadline: float) -> None:
+    """Adds the texts that are there, waiting a moment for the first that is not."""
+    for rank in range(num_workers):
+        if rank not in found:
+            left = deadline - time.monotonic()
+            value = _get(f"{key}/{rank}", max(min(left, _SLICE), 0.001))
+            if value is None:
+                return
+            found[rank] = value
 
 
 def _set(key: str, text: str) -> None:

@@ -1,0 +1,114 @@
+"""What the workers tell each other around a save, with deadlines and errors of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from tfdist.errors import ClusterError, ConfigError, SaveError, explain
+
+__all__ = ["WRITE_TIMEOUT", "arrive", "from_chief", "is_shared", "outcome", "save_timeout"]
+
+WRITE_TIMEOUT = 3600.0  # seconds: a slow disk is not a failure, and a dead chief is noticed anyway
+_ARRIVE_TIMEOUT = 60.0
+
+
+def is_shared(strategy: Any) -> bool:
+    """Returns whether other workers train the same model."""
+    return strategy is not None and strategy.tfdist.num_workers > 1
+
+
+def save_timeout() -> float:
+    """Returns how long a save waits for the other workers to call it too, in seconds.
+
+    Raises:
+        ConfigError: if TFDIST_SAVE_TIMEOUT is not a positive number.
+    """
+    text = os.environ.get("TFDIST_SAVE_TIMEOUT", "")
+    if not text:
+        return _ARRIVE_TIMEOUT
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not seconds > 0:
+        raise ConfigError(
+            explain(
+                "The save timeout must be a positive number of seconds",
+                received=repr(text),
+                source="TFDIST_SAVE_TIMEOUT",
+                fix="Set it to a number such as 60",
+            )
+        )
+    return seconds
+
+
+def arrive(strategy: Any, what: str, facts: dict[str, Any]) -> list[dict[str, Any]]:
+    """Meets the other workers in front of a save.
+
+    Args:
+        strategy: a tfdist strategy.
+        what: the call, such as "model.save", for the error message.
+        facts: what the others need to know of this worker's call.
+
+    Returns:
+        The facts by rank.
+
+    Raises:
+        SaveError: if a worker did not make the call within `save_timeout()`.
+        ClusterError: if another worker has failed.
+    """
+    timeout = save_timeout()
+    try:
+        texts = strategy.tfdist.exchange("save", json.dumps(facts), timeout)
+    except ClusterError as error:
+        if not error.missing:
+            raise
+        missing = ", ".join(f"worker {rank}" for rank in error.missing)
+        raise SaveError(
+            explain(
+                f"`{what}` must be called on every worker; {missing} did not call it within "
+                f"{timeout:.0f} s (TFDIST_SAVE_TIMEOUT) of worker {strategy.tfdist.rank}",
+                received=f"path {facts['path']!r}" if "path" in facts else None,
+                fix="Remove the `if` around it: all workers call it with the same path, the chief "
+                "writes the file, and the others only take part",
+            )
+        ) from None
+    return [json.loads(text) for text in texts]
+
+
+def outcome(strategy: Any, problem: str) -> list[str]:
+    """Tells all workers how the writing went.
+
+    Args:
+        strategy: a tfdist strategy.
+        problem: this worker's error as one line, or "".
+
+    Returns:
+        The problems by rank.
+
+    Raises:
+        ClusterError: if a worker failed meanwhile.
+    """
+    return strategy.tfdist.exchange("saved", problem, WRITE_TIMEOUT)
+
+
+def from_chief(strategy: Any, what: str, facts: dict[str, Any]) -> dict[str, Any]:
+    """Gives every worker the chief's facts, so that all decide alike.
+
+    Args:
+        strategy: a tfdist strategy.
+        what: what is decided, for the error message.
+        facts: this worker's view; only the chief's counts.
+
+    Returns:
+        The chief's facts.
+
+    Raises:
+        ClusterError: if a worker doesn't take part, or has failed.
+    """
+    if not is_shared(strategy):
+        return facts
+    text = json.dumps(facts) if strategy.tfdist.is_chief else ""
+    return json.loads(strategy.tfdist.exchange(what, text, WRITE_TIMEOUT)[0])
