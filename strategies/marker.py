@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 from tfdist.cluster import Cluster
@@ -38,7 +40,69 @@ class Marker:
         """Whether this process writes files and prints progress for the job."""
         return self.rank == 0
 
+    # What the Keras bridge, which stands below the strategies, needs of them.
+
+    def exchange(self, name: str, text: str, timeout: float = 60.0) -> list[str]:
+        """Gives every worker the text of each; see `coordination.exchange`."""
+        from tfdist.strategies import coordination
+
+        return coordination.exchange(self, name, text, timeout)
+
+    def barrier(self, name: str, timeout: float = 60.0) -> None:
+        """Returns when every worker has called it; see `coordination.barrier`."""
+        from tfdist.strategies import coordination
+
+        coordination.barrier(self, name, timeout)
+
+    def publish(self, key: str, text: str) -> None:
+        """Leaves a text for the other workers; see `coordination.publish`."""
+        from tfdist.strategies import coordination
+
+        coordination.publish(self, key, text)
+
+    def peek(self, key: str, timeout: float = 0.1) -> str | None:
+        """Returns a text that a worker left, or None; see `coordination.peek`."""
+        from tfdist.strategies import coordination
+
+        return coordination.peek(self, key, timeout)
+
+    def abort(self, message: str) -> None:
+        """Ends the other workers' collectives with a message; see `coordination.abort`."""
+        from tfdist.strategies import coordination
+
+        coordination.abort(self, message)
+
+    def peer_failures(self) -> dict[int, str]:
+        """Returns what is known of other workers' failures; see `coordination.peer_failures`."""
+        from tfdist.strategies import coordination
+
+        return coordination.peer_failures(self)
+
+    def deal(self, strategy: Any, make_dataset: Callable[[Any], Any], uneven: bool) -> Any:
+        """Deals a dataset's elements to the replicas; see `input.deal`."""
+        from tfdist.strategies import input as strategy_input
+
+        return strategy_input.deal(strategy, make_dataset, uneven)
+
+    def undistributed(self, dataset: Any) -> Any:
+        """Returns what a distributed dataset was made of; see `input.undistributed`."""
+        from tfdist.strategies import input as strategy_input
+
+        return strategy_input.undistributed(dataset)
+
+    def global_seed(self, seed: int | None) -> AbstractContextManager[None]:
+        """Runs a block under another global seed; see `context.global_seed`."""
+        from tfdist.strategies import context
+
+        return context.global_seed(seed)
+
 
 def marker_of(strategy: Any) -> Marker | None:
-    """Returns the strategy's mark, or None when it is not one of tfdist's."""
+    """Returns the strategy's mark, or None when it is not one of tfdist's.
+
+    Args:
+        strategy: a strategy, or a mark itself.
+    """
+    if isinstance(strategy, Marker):
+        return strategy
     return getattr(strategy, "tfdist", None)

@@ -1,0 +1,48 @@
+"""What the bridge needs of tf.distribute's input pipeline that has no public name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.distribute import input_lib
+
+__all__ = ["deal", "undistributed"]
+
+
+def deal(strategy: Any, make_dataset: Callable[[Any], tf.data.Dataset], uneven: bool) -> Any:
+    """Deals the elements of each worker's dataset to its replicas, one each per step.
+
+    Args:
+        strategy: the strategy.
+        make_dataset: from a `tf.distribute.InputContext` to this worker's dataset.
+        uneven: whether workers may run out at different steps. Then those that have run out get
+            elements with no rows until all have; it costs a small collective per step. Otherwise
+            no step asks the other workers whether they have data.
+
+    Returns:
+        A distributed dataset.
+    """
+    dataset = strategy.distribute_datasets_from_function(make_dataset)
+    # Stands in for `tf.distribute.InputOptions`, which can't turn partial-batch handling off.
+    dataset._enable_get_next_as_optional = uneven
+    return dataset
+
+
+def undistributed(dataset: Any) -> tf.data.Dataset | Callable[[Any], tf.data.Dataset] | None:
+    """Returns what a distributed dataset was made of, so that it can be distributed anew.
+
+    Args:
+        dataset: the result of `experimental_distribute_dataset` or
+            `distribute_datasets_from_function`.
+
+    Returns:
+        The global dataset, or the function of an input context that makes a worker's dataset of
+        per-replica batches, or None if `dataset` is neither.
+    """
+    if isinstance(dataset, input_lib.DistributedDataset):
+        return dataset._original_dataset
+    if isinstance(dataset, input_lib.DistributedDatasetsFromFunction):
+        return dataset._dataset_fn
+    return None

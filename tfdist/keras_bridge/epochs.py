@@ -1,0 +1,119 @@
+"""Keras' epoch iterator, over the bridge's own distribution of the data."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+from keras.src.backend.tensorflow import trainer as keras_trainer
+
+from tfdist.errors import DataError, explain
+from tfdist.keras_bridge import input as step_input
+from tfdist.keras_bridge.steps import StepIterator
+
+__all__ = ["BridgedEpochIterator"]
+
+_StockEpochIterator = keras_trainer.TFEpochIterator
+
+
+class BridgedEpochIterator(_StockEpochIterator):
+    """Yields `StepIterator`s; every worker takes the same number of steps.
+
+    Stands in for Keras' `TFEpochIterator`, which leaves the last uneven batch, and the workers'
+    sharding, to tf.distribute's guess.
+    """
+
+    def __init__(self, distribute_strategy: Any, x: Any = None, **kwargs: Any) -> None:
+        """Distributes the data.
+
+        Args:
+            distribute_strategy: a tfdist strategy.
+            x: the data, as in `fit`.
+            **kwargs: what Keras' epoch iterator takes.
+
+        Raises:
+            DataError: if the data is endless and no number of steps is given, or too short for it.
+        """
+        self._distribute_strategy = distribute_strategy
+        source = distribute_strategy.tfdist.undistributed(x)
+        per_replica = source is not None and not isinstance(source, tf.data.Dataset)
+        if per_replica:
+            source = source(self._input_context())
+        # Past Keras' own class, whose __init__ distributes the data.
+        super(_StockEpochIterator, self).__init__(x=x if source is None else source, **kwargs)
+        with self._same_shuffle_on_all_workers(kwargs.get("shuffle", False)):
+            dataset = self.data_adapter.get_tf_dataset()
+        self._is_endless = self._check_steps(dataset)
+        self._input = step_input.build_input(distribute_strategy, dataset, per_replica)
+        if self._input.num_batches is not None:
+            self._num_batches = self._input.num_batches
+        self._distributed_dataset = self._input.dataset
+
+    def _input_context(self) -> tf.distribute.InputContext:
+        strategy = self._distribute_strategy
+        return tf.distribute.InputContext(
+            num_input_pipelines=strategy.tfdist.num_workers,
+            input_pipeline_id=strategy.tfdist.rank,
+            num_replicas_in_sync=strategy.num_replicas_in_sync,
+        )
+
+    @contextlib.contextmanager
+    def _same_shuffle_on_all_workers(self, shuffle: Any) -> Iterator[None]:
+        """Gives all workers the chief's seed while Keras builds its shuffles.
+
+        Each worker takes its rows of every global batch, so the order must be common to all.
+        """
+        strategy = self._distribute_strategy
+        if not shuffle or strategy.tfdist.num_workers == 1:
+            yield
+            return
+        own = random.SystemRandom().randrange(2**31)
+        seed = int(strategy.tfdist.exchange("shuffle seed", str(own))[0])
+        with strategy.tfdist.global_seed(seed):
+            yield
+
+    def _check_steps(self, dataset: tf.data.Dataset) -> bool:
+        """Refuses data that can't fill an epoch; returns whether it is endless."""
+        cardinality = int(dataset.cardinality().numpy())
+        if cardinality == tf.data.INFINITE_CARDINALITY and not self.steps_per_epoch:
+            raise DataError(
+                explain(
+                    "An endless dataset needs a number of steps, or its first epoch never ends",
+                    received="a dataset of infinite cardinality and no steps",
+                    fix="Pass steps_per_epoch to fit (steps to evaluate and predict, "
+                    "validation_steps for validation_data)",
+                )
+            )
+        if self.steps_per_epoch and 0 <= cardinality < self.steps_per_epoch:
+            raise DataError(
+                explain(
+                    "The dataset is shorter than one epoch",
+                    received=f"{cardinality} batches, {self.steps_per_epoch} steps",
+                    fix="Lower the number of steps, or call .repeat() on the dataset",
+                )
+            )
+        return cardinality == tf.data.INFINITE_CARDINALITY
+
+    @property
+    def data_spec(self) -> Any:
+        """The structure of the data, as `tf.TensorSpec`s with an unknown number of rows."""
+        return self._input.data_spec
+
+    def __next__(self) -> tuple[int, int, StepIterator]:
+        begin, end, iterator = next(self._epoch_iterator)
+        return begin, end, StepIterator(iterator, self._steps_left(begin))
+
+    def _steps_left(self, begin: int) -> int | None:
+        """Returns how many steps the next execution has for sure, or None when unknown."""
+        limits = [self.steps_per_execution]
+        if self.steps_per_epoch:
+            limits.append(self.steps_per_epoch - begin)
+        if self._num_batches:
+            seen = self._steps_seen - self.steps_per_execution
+            limits.append(self._num_batches - seen)
+        elif not self._is_endless and self.steps_per_execution > 1:
+            return None
+        return max(min(limits), 1)

@@ -1,0 +1,75 @@
+"""Layers whose behaviour depends on which rows, or which random numbers, a replica gets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.keras_bridge import context as step_context
+from tfdist.keras_bridge.marks import is_tfdist
+from tfdist.keras_bridge.patching import Repair
+
+__all__ = ["REPAIRS"]
+
+# Added to a seed once per replica: a large odd number, so that replicas' seeds don't meet those of
+# layers made one after the other.
+_SEED_STRIDE = 0x3C6EF35
+
+
+def _next_seed(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Gives each replica random numbers of its own; replica 0 has those of one device."""
+    seed = original(self, *args, **kwargs)
+    replica = _replica()
+    if replica is None:
+        return seed
+    index = tf.cast(replica.replica_id_in_sync_group, seed.dtype)
+    return seed + tf.stack([index * tf.constant(_SEED_STRIDE, seed.dtype), tf.zeros([], seed.dtype)])
+
+
+def _moments(original: Callable[..., Any], self: Any, inputs: Any, mask: Any) -> Any:
+    """Takes BatchNormalization's statistics; of all replicas where asked, and never of no rows."""
+    replica = _replica()
+    if replica is None:
+        return original(self, inputs, mask)
+    if replica.strategy.tfdist.sync_batch_norm:
+        self.synchronized = True
+    if self.synchronized:
+        context = step_context.current()
+        if context is not None and context.jit:
+            raise step_context.CollectiveInJit
+        return original(self, inputs, mask)
+    mean, variance = original(self, inputs, mask)
+    if inputs.shape[0] is not None:
+        return mean, variance
+    has_rows = tf.shape(inputs)[0] > 0
+    moving_mean = tf.cast(tf.convert_to_tensor(self.moving_mean), mean.dtype)
+    moving_variance = tf.cast(tf.convert_to_tensor(self.moving_variance), variance.dtype)
+    return tf.where(has_rows, mean, moving_mean), tf.where(has_rows, variance, moving_variance)
+
+
+def _replica() -> Any | None:
+    """Returns the replica context of a tfdist strategy with several replicas, or None."""
+    if tf.distribute.in_cross_replica_context():
+        return None
+    strategy = tf.distribute.get_strategy()
+    if not is_tfdist(strategy) or strategy.num_replicas_in_sync == 1:
+        return None
+    return tf.distribute.get_replica_context()
+
+
+REPAIRS = (
+    Repair(
+        "keras.src.random.seed_generator:SeedGenerator",
+        "next",
+        "all replicas draw the same dropout masks (keras issue 22620)",
+        _next_seed,
+    ),
+    Repair(
+        "keras.src.layers.normalization.batch_normalization:BatchNormalization",
+        "_moments",
+        "a replica without rows turns the moving statistics into NaN (tensorflow issue 36224)",
+        _moments,
+    ),
+)

@@ -1,0 +1,230 @@
+"""The functions that Keras' loops call once per step: train, test and predict.
+
+One step, on every worker:
+
+    element (one dict a replica)
+      -> strategy.run(replica step)          forward, loss, backward, optimizer.apply
+           optimizer.apply                   ONE sum of the gradients over all replicas
+      -> logs                                one packed sum of the metrics' variables
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdist.keras_bridge import context as step_context
+from tfdist.keras_bridge import input as step_input
+from tfdist.keras_bridge import metrics as step_metrics
+from tfdist.keras_bridge.stock_steps import jit_step
+
+__all__ = ["StepIterator", "predict_function", "step_function"]
+
+
+class StepIterator:
+    """An iterator over elements, with how many of them the next call may take.
+
+    Attributes:
+        iterator: the `tf.distribute.DistributedIterator`.
+        steps: how many elements are there for sure, at most `steps_per_execution`; None when the
+            number of batches is unknown.
+    """
+
+    def __init__(self, iterator: Any, steps: int | None) -> None:
+        self.iterator = iterator
+        self.steps = steps
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self.iterator)
+
+
+def step_function(model: Any, step: Callable[[Any], Any], after_step: Any) -> Callable[[Any], Any]:
+    """Makes the function that Keras' `fit` or `evaluate` calls per execution.
+
+    Args:
+        model: the compiled model, built under a tfdist strategy.
+        step: `model.train_step` or `model.test_step`.
+        after_step: called with (model, element) after each execution, in Python.
+
+    Returns:
+        A function from an iterator to the logs: a dict of scalar tensors, equal on all workers.
+    """
+    strategy = model.distribute_strategy
+    run_step = _replica_step(model, step)
+
+    @tf.autograph.experimental.do_not_convert
+    def one_step(element: Any) -> Any:
+        return strategy.run(run_step, args=(element,))
+
+    @tf.autograph.experimental.do_not_convert
+    def execute(iterator: Any, extra_steps: Any) -> tuple[Any, Any]:
+        element = iterator.get_next()
+        outputs = one_step(element)
+        if model.steps_per_execution > 1:
+            condition = lambda i: i < extra_steps  # noqa: E731
+            body = lambda i: _then(one_step(iterator.get_next()), i + 1)  # noqa: E731
+            # Custom logs are those of the execution's first step; metrics are of all its steps.
+            tf.while_loop(condition, body, [tf.constant(0)], parallel_iterations=1)
+        return step_metrics.global_logs(model, outputs), _checksum(element)
+
+    @tf.autograph.experimental.do_not_convert
+    def execute_element(element: Any) -> tuple[Any, Any]:
+        return step_metrics.global_logs(model, one_step(element)), _checksum(element)
+
+    if not model.run_eagerly:
+        execute = tf.function(execute, reduce_retracing=True)
+        execute_element = tf.function(execute_element, reduce_retracing=True)
+
+    def function(iterator: Any) -> Any:
+        if not isinstance(iterator, StepIterator):
+            # train_on_batch and test_on_batch give a generator of one global batch.
+            element = step_input.distribute_batch(strategy, next(iter(iterator)))
+            logs, _ = execute_element(element)
+            return logs
+        if iterator.steps is None:
+            return _until_out_of_range(model, execute, iterator)
+        if model.run_eagerly:
+            for _ in range(iterator.steps):
+                logs, checksum = execute_element(next(iterator))
+        else:
+            logs, checksum = execute(iterator.iterator, tf.constant(iterator.steps - 1))
+        after_step(model, checksum)
+        return logs
+
+    return function
+
+
+def predict_function(model: Any) -> Callable[[list[Any]], Any]:
+    """Makes the function that Keras' `predict` calls per execution.
+
+    Args:
+        model: a model built under a tfdist strategy.
+
+    Returns:
+        A function from a list of elements to the outputs of all replicas of all workers, in the
+        order of the rows.
+    """
+    strategy = model.distribute_strategy
+    run_step = _replica_step(model, model.predict_step)
+
+    @tf.autograph.experimental.do_not_convert
+    def execute(elements: list[Any]) -> Any:
+        results = [
+            step_metrics.concatenated(strategy, strategy.run(run_step, args=(element,)))
+            for element in elements
+        ]
+        if len(results) == 1:
+            return results[0]
+        return keras.tree.map_structure(
+            lambda *parts: step_metrics.concat(list(parts)), *results
+        )
+
+    if not model.run_eagerly:
+        execute = tf.function(execute, reduce_retracing=True)
+
+    def function(elements: list[Any]) -> Any:
+        if not step_input.is_element(elements[0]):  # predict_on_batch gives [(x,)]
+            elements = [step_input.distribute_batch(strategy, data) for data in elements]
+        return execute(elements)
+
+    return function
+
+
+def _replica_step(model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Makes the function that each replica runs on its element."""
+    strategy = model.distribute_strategy
+
+    def run(element: Any, jit: bool) -> Any:
+        data = step_input.without_optionals(element[step_input.DATA])
+        rows, global_rows = _rows(strategy, data, element)
+        context = step_context.BatchContext(
+            strategy.num_replicas_in_sync, rows, global_rows, jit=jit
+        )
+        if jit:
+            return jit_step(model, step, data, context)
+        with step_context.entered(context):
+            return step(data)
+
+    @tf.autograph.experimental.do_not_convert
+    def run_replica(element: Any) -> Any:
+        if not model.jit_compile or model.run_eagerly or getattr(model, _NO_JIT, False):
+            return run(element, jit=False)
+        try:
+            return run(element, jit=True)
+        except step_context.CollectiveInJit:
+            setattr(model, _NO_JIT, True)
+            warnings.warn(
+                "This model needs a sum over the replicas in its forward pass (a masked loss, or "
+                "BatchNormalization(synchronized=True)), which XLA can't compile: "
+                "`jit_compile=True` is ignored.",
+                stacklevel=2,
+            )
+            return run(element, jit=False)
+
+    return run_replica
+
+
+_NO_JIT = "_tfdist_no_jit"
+
+
+def _rows(strategy: Any, data: Any, element: dict[str, Any]) -> tuple[Any, Any]:
+    """Returns this replica's rows and the global batch's."""
+    replicas = strategy.num_replicas_in_sync
+    leaf = next(leaf for leaf in tf.nest.flatten(data) if leaf is not None)
+    static = leaf.shape[0] if isinstance(leaf, tf.Tensor) and leaf.shape.rank else None
+    if step_input.ROWS in element:
+        return _dynamic_rows(leaf), tf.cast(element[step_input.ROWS], tf.int32)
+    if replicas == 1:
+        return (1, 1) if static is None else (static, static)
+    if static is not None:
+        return static, static * replicas
+    rows = _dynamic_rows(leaf)
+    total = step_context.replica_sum(tf.cast(rows, tf.float32))
+    return rows, tf.cast(total, tf.int32)
+
+
+def _dynamic_rows(leaf: Any) -> tf.Tensor:
+    if isinstance(leaf, tf.RaggedTensor):
+        return tf.cast(leaf.nrows(), tf.int32)
+    if isinstance(leaf, tf.SparseTensor):
+        return tf.cast(leaf.dense_shape[0], tf.int32)
+    return tf.shape(leaf)[0]
+
+
+def _until_out_of_range(model: Any, execute: Any, iterator: StepIterator) -> Any:
+    """Takes up to `steps_per_execution` steps one by one, where the data may end at any."""
+    logs = None
+    for _ in range(model.steps_per_execution):
+        try:
+            logs, _ = execute(iterator.iterator, tf.constant(0))
+        except tf.errors.OutOfRangeError:
+            if logs is None:
+                raise
+            break
+    return logs
+
+
+def _checksum(element: dict[str, Any]) -> Any:
+    checksum = element.get(step_input.CHECKSUM)
+    if checksum is None:
+        return tf.zeros([], tf.int64)
+    return tf.distribute.get_strategy().experimental_local_results(checksum)[0]
+
+
+def _then(outputs: Any, index: Any) -> Any:
+    """Returns `index` after every operation that made `outputs`."""
+    tensors = [
+        tensor
+        for value in tf.nest.flatten(outputs)
+        for tensor in tf.distribute.get_strategy().experimental_local_results(value)
+        if isinstance(tensor, tf.Tensor)
+    ]
+    with tf.control_dependencies(tensors):
+        return tf.identity(index)
