@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from typing import Any
 
 from tfdist.errors import ClusterError, ConfigError, SaveError, explain
+from tfdist.keras_bridge import failures
 
-__all__ = ["WRITE_TIMEOUT", "arrive", "from_chief", "is_shared", "outcome", "save_timeout"]
+__all__ = ["WRITE_TIMEOUT", "arrive", "chief_decides", "is_shared", "outcome", "save_timeout"]
 
 WRITE_TIMEOUT = 3600.0  # seconds: a slow disk is not a failure, and a dead chief is noticed anyway
 _ARRIVE_TIMEOUT = 60.0
@@ -94,21 +96,40 @@ def outcome(strategy: Any, problem: str) -> list[str]:
     return strategy.tfdist.exchange("saved", problem, WRITE_TIMEOUT)
 
 
-def from_chief(strategy: Any, what: str, facts: dict[str, Any]) -> dict[str, Any]:
-    """Gives every worker the chief's facts, so that all decide alike.
+def chief_decides(strategy: Any, what: str, decide: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Lets the chief decide for all workers, and tells all of them if it fails to.
 
     Args:
         strategy: a tfdist strategy.
-        what: what is decided, for the error message.
-        facts: this worker's view; only the chief's counts.
+        what: what is decided, for error messages.
+        decide: called on the chief alone; returns facts that JSON can hold.
 
     Returns:
-        The chief's facts.
+        The chief's facts, on every worker.
 
     Raises:
+        SaveError: on the other workers, if `decide` raised on the chief (where its own error
+            passes through).
         ClusterError: if a worker doesn't take part, or has failed.
     """
     if not is_shared(strategy):
-        return facts
-    text = json.dumps(facts) if strategy.tfdist.is_chief else ""
-    return json.loads(strategy.tfdist.exchange(what, text, WRITE_TIMEOUT)[0])
+        return decide()
+    facts: dict[str, Any] = {}
+    problem: BaseException | None = None
+    if strategy.tfdist.is_chief:
+        try:
+            facts = decide()
+        except Exception as error:
+            problem, facts = error, {"problem": failures.summary(error)}
+    facts = json.loads(strategy.tfdist.exchange(what, json.dumps(facts), WRITE_TIMEOUT)[0])
+    if problem is not None:
+        raise problem
+    if "problem" in facts:
+        raise SaveError(
+            explain(
+                f"The chief failed at {what}",
+                received=facts["problem"],
+                fix="Look at the chief's log",
+            )
+        )
+    return facts

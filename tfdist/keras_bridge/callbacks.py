@@ -1,0 +1,179 @@
+"""What `fit` adds around a user's callbacks, so that several workers stay together.
+
+    [ statistics made one ]  the user's callbacks ...  [ workers stay together ]
+
+Built-in callbacks take equal decisions on all workers, because Keras' logs are equal there. A
+callback of the user's may decide from something else (tensorflow users report training that hangs
+when one worker stops early): at the end of an epoch any worker's vote stops all, and a stop in the
+middle of an epoch that not all workers want is an error that says so, not a hang.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+import keras
+
+from tfdist.errors import ClusterError, UnsupportedError, explain
+from tfdist.keras_bridge import agreement, checkpoints, failures, loggers, resume
+from tfdist.keras_bridge.patching import apply_repairs
+from tfdist.keras_bridge.replica_state import sync_batch_statistics
+
+__all__ = ["adapt", "install"]
+
+logger = logging.getLogger(__name__)
+
+
+def install() -> None:
+    """Installs the repairs of the built-in callbacks."""
+    for module in (checkpoints, loggers, resume):
+        apply_repairs(module.REPAIRS)
+
+
+def adapt(callbacks: Any, strategy: Any) -> Any:
+    """Returns the callbacks of a `fit` with tfdist's own around them.
+
+    Args:
+        callbacks: what was passed to `fit`: None, a callback, a nested list, or a `CallbackList`,
+            which is changed in place.
+        strategy: the model's tfdist strategy.
+
+    Returns:
+        A list, or the same `CallbackList`.
+
+    Raises:
+        UnsupportedError: if a callback can't work with several workers.
+    """
+    is_list = isinstance(callbacks, keras.callbacks.CallbackList)
+    given = callbacks.callbacks if is_list else _flat(callbacks)
+    given = [c for c in given if not isinstance(c, (_Statistics, _Together))]
+    if agreement.is_shared(strategy):
+        _check(given)
+        if not strategy.tfdist.is_chief:
+            for callback in given:
+                if isinstance(callback, loggers.PRINTING):
+                    callback.verbose = 0
+    adapted = [_Statistics(), *given, _Together(strategy)]
+    if not is_list:
+        return adapted
+    for added in (adapted[0], adapted[-1]):
+        added.set_model(callbacks.model)
+        added.set_params(callbacks.params)
+    callbacks.callbacks = adapted
+    return callbacks
+
+
+def _flat(callbacks: Any) -> list[Any]:
+    if callbacks is None:
+        return []
+    return keras.tree.flatten(callbacks) if isinstance(callbacks, (list, tuple)) else [callbacks]
+
+
+def _check(callbacks: list[Any]) -> None:
+    for callback in callbacks:
+        if type(callback).__name__ == "OrbaxCheckpoint":
+            raise UnsupportedError(
+                explain(
+                    "OrbaxCheckpoint coordinates workers through JAX, which is not in use here",
+                    received=type(callback).__name__,
+                    fix="Use keras.callbacks.ModelCheckpoint or BackupAndRestore",
+                )
+            )
+
+
+class _Statistics(keras.callbacks.Callback):
+    """Comes first, so that every other callback sees one model on all replicas."""
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        sync_batch_statistics(self.model)
+
+
+class _Together(keras.callbacks.Callback):
+    """Comes last: keeps the workers in the same place of the run."""
+
+    def __init__(self, strategy: Any) -> None:
+        super().__init__()
+        self._strategy = strategy
+        self._shared = agreement.is_shared(strategy)
+        self._epoch = 0
+        self._stopped_early = False
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Refuses to train from different states."""
+        self._stopped_early = False
+        if not self._shared:
+            return
+        optimizer = self.model.optimizer
+        step = int(optimizer.iterations.numpy()) if optimizer is not None else 0
+        epoch = int(getattr(self.model, "_initial_epoch", None) or 0)
+        states = self._tell("the start of fit", {"epoch": epoch, "step": step})
+        if any(state != states[0] for state in states):
+            raise ClusterError(
+                explain(
+                    "The workers start from different states",
+                    received="; ".join(
+                        f"worker {rank} from epoch {state['epoch']}, step {state['step']}"
+                        for rank, state in enumerate(states)
+                    ),
+                    fix="Load the same checkpoint, from a file system that they share, on all",
+                )
+            )
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._epoch = epoch
+        resume.start_epoch(self.model, self._strategy)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Checks that a stop in the middle of an epoch is everybody's."""
+        if not (self._shared and self.model.stop_training):
+            return
+        self._stopped_early = True
+        try:
+            places = self._tell(
+                "a stop within an epoch",
+                {"epoch": self._epoch, "batch": batch},
+                agreement.save_timeout(),
+            )
+        except ClusterError as error:
+            if not error.missing:
+                raise
+            others = ", ".join(f"worker {rank}" for rank in error.missing)
+            places = []
+            problem = f"{others} went on"
+        else:
+            problem = f"the workers stopped after batches {[p['batch'] for p in places]}"
+        if not places or any(place != places[0] for place in places):
+            raise ClusterError(
+                explain(
+                    f"stop_training was set on worker {self._strategy.tfdist.rank} in the middle "
+                    f"of an epoch, but not on all workers at once: {problem}",
+                    received=f"epoch {self._epoch}, batch {batch}",
+                    fix="In batch callbacks decide from `logs`, which are equal on all workers, or "
+                    "set stop_training in on_epoch_end, where one worker's vote stops all",
+                )
+            )
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Stops all workers if any wants to stop."""
+        if not self._shared or self._stopped_early:
+            return
+        votes = self._tell("the end of an epoch", {"stop": bool(self.model.stop_training)})
+        stopping = [rank for rank, vote in enumerate(votes) if vote["stop"]]
+        if stopping and len(stopping) < len(votes):
+            logger.warning(
+                "Only %s set stop_training in epoch %d; all workers stop with it.",
+                ", ".join(f"worker {rank}" for rank in stopping),
+                epoch + 1,
+            )
+        self.model.stop_training = bool(stopping)
+
+    def on_train_end(self, logs: Any = None) -> None:
+        failures.end_of_run(self._strategy)
+
+    def _tell(
+        self, what: str, facts: dict[str, Any], timeout: float = agreement.WRITE_TIMEOUT
+    ) -> list[dict[str, Any]]:
+        texts = self._strategy.tfdist.exchange(what, json.dumps(facts), timeout)
+        return [json.loads(text) for text in texts]
