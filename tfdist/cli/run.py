@@ -98,6 +98,8 @@ def execute(arguments: argparse.Namespace) -> int:
             )
         )
     module, words = None, arguments.program
+    if words[:1] == ["--"]:  # the end of our own options, for who likes to mark it
+        del words[0]
     if arguments.module is not None:
         if not arguments.module:
             raise LaunchError(

@@ -15,13 +15,14 @@ _HINTS = {
 }
 
 # How a worker words that another one has gone. TensorFlow notices by a closed connection or by
-# missing heartbeats, and says so with an error of its own, up to half a minute later.
+# missing heartbeats, up to half a minute later; tfdist tells the others at once.
 _PEER_FAILURE = re.compile(
-    r"Collective ops is aborted|UnavailableError|(stopped sending|missed) heartbeats?"
-    r"|task.{0,40}unhealthy|Connection reset by peer|failed to connect to all addresses"
-    r"|Socket closed|AbortedError",
-    re.IGNORECASE,
+    r"Collective ops is aborted|stopped sending heartbeats|Connection reset by peer|Socket closed"
+    r"|failed to connect to all addresses|worker \d+ failed: |ended without a word",
 )
+_PEER_ERRORS = frozenset({"AbortedError", "CancelledError", "UnavailableError"})
+# The last line but the message of a Python traceback: "package.SomeError: message".
+_EXCEPTION = re.compile(r"(?:\w+\.)*(\w*(?:Error|Exception|Exit|Interrupt|Warning))(?::|$)")
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,23 @@ class Outcome:
 
 
 def blames_peer(lines: Sequence[str]) -> bool:
-    """Whether the end of a worker's log says that another worker has gone."""
+    """Whether the end of a worker's log says that another worker has gone.
+
+    The last exception counts, with its message: TensorFlow's own lines around it mention the peers'
+    trouble in the log of the culprit too.
+    """
+    for start in reversed(range(len(lines))):
+        exception = _EXCEPTION.match(lines[start])
+        if exception is None:
+            continue
+        if exception[1] in _PEER_ERRORS or _PEER_FAILURE.search(lines[start]):
+            return True
+        # TensorFlow's errors go on for many lines, other messages seldom do.
+        return "tensorflow" in exception[0] and _mentions_peer(lines[start:])
+    return _mentions_peer(lines)
+
+
+def _mentions_peer(lines: Sequence[str]) -> bool:
     return any(_PEER_FAILURE.search(line) for line in lines)
 
 

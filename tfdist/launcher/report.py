@@ -64,4 +64,6 @@ def _fate(outcome: Outcome, cause: Outcome, supervisor: Supervisor) -> str:
         return f"ended as a consequence ({outcome.describe()})"
     if not outcome.failed:
         return "had finished"
-    return f"failed too ({outcome.describe()}), {outcome.at - cause.at:+.1f} s"
+    apart = outcome.at - cause.at
+    when = f"{abs(apart):.1f} s {'later' if apart > 0 else 'before'}"
+    return f"failed too ({outcome.describe()}), {when}"
