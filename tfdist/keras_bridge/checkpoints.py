@@ -31,7 +31,7 @@ def _save_checkpoint(
 ) -> None:
     """Saves where the chief's monitored value says so, to the path that the chief formats."""
     strategy = strategy_of(self.model)
-    if not agreement.is_shared(strategy):
+    if strategy is None or not agreement.is_shared(strategy):
         original(self, epoch, batch, logs)
         return
 

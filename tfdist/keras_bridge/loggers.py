@@ -46,7 +46,19 @@ def _set_model(original: Callable[..., Any], self: Any, model: Any) -> None:
     self._writers = {"train": noop, "val": noop}
 
 
+def _log_embeddings(original: Callable[..., Any], self: Any, epoch: int) -> None:
+    """Saves to the chief's path on every worker: a save is something all take part in."""
+    kept = self._log_write_dir
+    if _is_silent(self):
+        self._log_write_dir = self.log_dir
+    try:
+        original(self, epoch)
+    finally:
+        self._log_write_dir = kept
+
+
 _CSV = "keras.src.callbacks.csv_logger:CSVLogger"
+_TENSORBOARD = "keras.src.callbacks.tensorboard:TensorBoard"
 _ONE_LOG = "every worker writes the same log (tensorflow issue 49852)"
 
 REPAIRS = (
@@ -56,7 +68,8 @@ REPAIRS = (
     Repair(
         "keras.src.callbacks.remote_monitor:RemoteMonitor", "on_epoch_end", _ONE_LOG, _chief_only
     ),
-    Repair("keras.src.callbacks.tensorboard:TensorBoard", "set_model", _ONE_LOG, _set_model),
+    Repair(_TENSORBOARD, "set_model", _ONE_LOG, _set_model),
+    Repair(_TENSORBOARD, "_log_embeddings", _ONE_LOG, _log_embeddings),
 )
 
 # Built-in callbacks that print a line when `verbose` is set.

@@ -68,7 +68,7 @@ def coordinated_save(
     path = _absolute(path)
     shared = agreement.is_shared(strategy)
     writes = True
-    if shared:
+    if strategy is not None and shared:
         arrivals = agreement.arrive(strategy, what, {"what": what, "path": path})
         _check_same_call(arrivals)
         paths = [arrival["path"] for arrival in arrivals]
