@@ -1,0 +1,64 @@
+# make train   sets up a virtual environment and trains the digits with two real worker processes
+# make test    runs the tests in that environment
+# PYTHON=python3.12 chooses the interpreter, VENV=... the folder, EPOCHS=... and WORKERS=... the run,
+# PYTEST_ARGS="-k launcher" the tests.
+
+PYTHON ?= python3
+VENV ?= .venv
+EPOCHS ?= 10
+WORKERS ?= 2
+PYTEST_ARGS ?=
+
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+# mypy needs to see the package as it is installed, not as the folders lie in the checkout.
+TYPES := build/types
+
+.PHONY: help venv train test parity lint format types bench build clean
+
+help:
+	@sed -n 's/^# //p' Makefile
+
+venv: $(INSTALLED)
+
+$(INSTALLED): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+train: $(INSTALLED)
+	$(BIN)/tfdist run -n $(WORKERS) scripts/train.py --strategy=multi_worker --dataset=digits \
+	    --epochs=$(EPOCHS) --save=runs/digits.keras
+
+test: $(INSTALLED)
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+parity: $(INSTALLED)
+	$(BIN)/python tests/parity
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(INSTALLED)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: $(INSTALLED)
+	rm -rf $(TYPES)
+	mkdir -p $(TYPES)/tfdist
+	ln -s $(CURDIR)/tfdist/* $(CURDIR)/strategies $(CURDIR)/models $(TYPES)/tfdist/
+	cd $(TYPES) && $(abspath $(BIN))/mypy --config-file $(CURDIR)/pyproject.toml \
+	    --cache-dir $(CURDIR)/build/mypy -p tfdist
+	MYPYPATH=$(TYPES) $(BIN)/mypy --cache-dir build/mypy --explicit-package-bases scripts
+
+bench: $(INSTALLED)
+	$(BIN)/python scripts/bench/fit_overhead.py
+	$(BIN)/python scripts/bench/scaling.py
+
+build: $(INSTALLED)
+	rm -rf build/lib build/bdist.* dist
+	$(BIN)/python -m build --outdir dist
+
+clean:
+	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache $(VENV)
