@@ -4,10 +4,10 @@ import sys
 from pathlib import Path
 
 import keras
-import tfdist.models
-import tfdist.strategies
 
 import tfdist
+import tfdist.models
+import tfdist.strategies
 
 home = Path(sys.argv[1]).resolve()
 for package in (tfdist, tfdist.strategies, tfdist.models):
