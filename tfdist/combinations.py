@@ -1,0 +1,128 @@
+"""Which strategy a job gets, and the combinations of settings and cluster that can't work.
+
+Everything here is decided before TensorFlow is imported, from the Config and the Cluster alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from tfdist.errors import ConfigError, UnsupportedError, explain
+from tfdist.strategies import registry
+
+if TYPE_CHECKING:
+    from tfdist.cluster import Cluster
+    from tfdist.config import Config
+
+__all__ = ["check", "check_devices", "strategy_name"]
+
+logger = logging.getLogger(__name__)
+
+
+def check(config: Config, cluster: Cluster) -> None:
+    """Refuses what can't work in this cluster.
+
+    Args:
+        config: the settings.
+        cluster: the cluster of this process.
+
+    Raises:
+        ConfigError: the strategy contradicts the cluster.
+        UnsupportedError: this version does not have the strategy, or the one the cluster needs.
+    """
+    registry.check_name(config.strategy, config.origin("strategy"))
+    if cluster.is_evaluator:
+        return
+    if cluster.num_ps and config.strategy == "auto":
+        raise UnsupportedError(
+            explain(
+                "The cluster has parameter servers, and strategy 'parameter_server' is not part of "
+                "this version",
+                received=f"{cluster.num_ps} tasks of role ps",
+                source=cluster.source,
+                fix=f"Leave the ps out of the cluster and use one of: {_available()}",
+            )
+        )
+    if config.strategy == "multi_worker":
+        _check_multi_worker(config, cluster)
+    elif config.strategy in ("single", "mirrored") and len(cluster.tasks()) > 1:
+        raise ConfigError(
+            explain(
+                f"Strategy '{config.strategy}' stays in one process: each of the "
+                f"{cluster.num_workers} workers would train its own model, alone",
+                received=f"strategy={config.strategy}, a cluster of {len(cluster.tasks())} tasks",
+                source=f"{config.origin('strategy')}, {cluster.source}",
+                fix="Use strategy='multi_worker' (or 'auto'); or unset TF_CONFIG to train in one "
+                "process",
+            )
+        )
+
+
+def _available() -> str:
+    return ", ".join(("auto", *registry.available()))
+
+
+def _check_multi_worker(config: Config, cluster: Cluster) -> None:
+    if cluster.num_ps:
+        raise ConfigError(
+            explain(
+                "Strategy 'multi_worker' has no parameter servers, the cluster has",
+                received=f"{cluster.num_ps} tasks of role ps",
+                source=cluster.source,
+                fix="Remove the ps from the cluster",
+            )
+        )
+    if cluster.task_type is not None:
+        return
+    if not config.allow_single:
+        raise ConfigError(
+            explain(
+                "Strategy 'multi_worker' needs a cluster, and this process is not in one: it would "
+                "train alone",
+                received=f"strategy=multi_worker, {cluster.source}",
+                source=config.origin("strategy"),
+                fix="Start it with `tfdist run -n 2 script.py`, or set TF_CONFIG on every worker "
+                "before tfdist.create(); or say allow_single=True to train alone",
+            )
+        )
+    logger.warning("strategy multi_worker without a cluster: this process trains alone")
+
+
+def strategy_name(config: Config, cluster: Cluster, devices: int) -> str:
+    """The strategy for this process; decides "auto".
+
+    Args:
+        config: the settings, after `check`.
+        cluster: the cluster; an evaluator gets "single", whatever the others train with.
+        devices: devices of this process.
+    """
+    if cluster.is_evaluator:
+        return "single"
+    if config.strategy != "auto":
+        return config.strategy
+    if cluster.is_distributed:
+        return "multi_worker"
+    return "mirrored" if devices > 1 else "single"
+
+
+def check_devices(config: Config, name: str, kind: str) -> None:
+    """Refuses NCCL without GPUs.
+
+    Args:
+        config: the settings.
+        name: the strategy.
+        kind: "CPU" or "GPU", of this process's devices.
+
+    Raises:
+        ConfigError: NCCL is asked for without GPUs (tensorflow issues 33656, 60847).
+    """
+    if config.communication.implementation == "nccl" and kind != "GPU" and name != "single":
+        raise ConfigError(
+            explain(
+                "NCCL works between GPUs only, and this process has none in use",
+                received="implementation=nccl",
+                source=config.origin("implementation"),
+                fix="Use implementation='auto' or 'ring'",
+            )
+        )

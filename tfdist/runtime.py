@@ -1,0 +1,151 @@
+"""What `tfdist.create` returns: a process that is ready to train."""
+
+from __future__ import annotations
+
+import dataclasses
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import keras
+    import tensorflow as tf
+
+    from tfdist.batch_sizes import BatchSizes
+    from tfdist.cluster import Cluster
+    from tfdist.config import Config
+
+__all__ = ["Runtime"]
+
+
+class Runtime:
+    """A strategy with everything around it that fits it: data, callbacks, batch sizes.
+
+    Attributes:
+        config: the settings that hold, with their origins.
+        cluster: the cluster, and this process's place in it.
+        strategy: the `tf.distribute.Strategy`.
+        strategy_name: its name, such as "mirrored"; never "auto".
+        precision: the dtype policy of the layers.
+        num_replicas: replicas over all workers.
+        global_batch_size: rows of one step over all replicas.
+        per_replica_batch_size: rows of one step of one replica.
+        data_seed: the seed of the data's order, the same on every worker.
+    """
+
+    def __init__(
+        self,
+        *,
+        config: Config,
+        cluster: Cluster,
+        strategy: tf.distribute.Strategy,
+        strategy_name: str,
+        precision: str,
+        batch_sizes: BatchSizes,
+        data_seed: int,
+    ) -> None:
+        """Stores the parts; `tfdist.create` makes them."""
+        self.config = config
+        self.cluster = cluster
+        self.strategy = strategy
+        self.strategy_name = strategy_name
+        self.precision = precision
+        self.num_replicas: int = strategy.num_replicas_in_sync
+        self.global_batch_size = batch_sizes.global_size
+        self.per_replica_batch_size = batch_sizes.per_replica
+        self.data_seed = data_seed
+
+    @property
+    def rank(self) -> int:
+        """This process among the workers, from 0 (the chief)."""
+        return self.cluster.rank
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process writes files and prints progress for the job."""
+        return self.cluster.is_chief
+
+    @property
+    def num_workers(self) -> int:
+        """Processes that train together."""
+        return self.cluster.num_workers
+
+    def scope(self) -> AbstractContextManager[Any]:
+        """The context in which the model is built and compiled; `strategy.scope()`."""
+        return self.strategy.scope()
+
+    def dataset(
+        self,
+        source: Any = None,
+        split: str = "train",
+        *,
+        training: bool | None = None,
+        **options: Any,
+    ) -> tf.data.Dataset:
+        """This worker's part of a data set, in batches, for `fit`, `evaluate` and `predict`.
+
+        Args:
+            source: the name of a data set, a `tf.data.Dataset`, arrays, or a function of a
+                `tf.distribute.InputContext`; None takes the Config's `dataset`.
+            split: which part of a named data set, such as "train" or "test[:50%]".
+            training: whether the data is shuffled, if the Config says so; None means for a split
+                whose name begins with "train".
+            **options: fields of the Config's `data` group for this data set alone, or what
+                `tfdist.data.make_dataset` takes, such as `global_batch_size` and `seed`.
+
+        Returns:
+            The data set.
+
+        Raises:
+            ConfigError: an option has a wrong value.
+            DataError: the data can't be found, or doesn't fit the cluster.
+        """
+        from tfdist.data import make_dataset
+
+        fields = {item.name for item in dataclasses.fields(self.config.data)}
+        changed = {name: options.pop(name) for name in sorted(fields & options.keys())}
+        arguments = {
+            "global_batch_size": self.global_batch_size,
+            "num_workers": self.num_workers,
+            "rank": self.rank,
+            "seed": self.data_seed,
+            **options,
+        }
+        return make_dataset(
+            self.config.data.dataset if source is None else source,
+            split=split,
+            options=self.config.replace(data=changed).data if changed else self.config.data,
+            training=split.startswith("train") if training is None else training,
+            **arguments,
+        )
+
+    def callbacks(self, **options: Any) -> list[keras.callbacks.Callback]:
+        """The callbacks that suit the Config: backups, checkpoints, logs; safe on every worker.
+
+        Args:
+            **options: see `tfdist.callbacks.default_callbacks`.
+
+        Returns:
+            A new list, for `fit(callbacks=...)`; add your own to it.
+        """
+        from tfdist.callbacks import default_callbacks
+
+        return default_callbacks(self.config, self.strategy, **options)
+
+    def describe(self) -> str:
+        """One line: workers, devices, replicas, strategy, precision, and both batch sizes."""
+        devices = self.num_replicas // self.num_workers
+        who = f"; this is {self.cluster.task_name}" if self.cluster.task_type else ""
+        return (
+            f"{_count(self.num_workers, 'worker')} x {_count(devices, 'device')} = "
+            f"{_count(self.num_replicas, 'replica')}, strategy {self.strategy_name}, precision "
+            f"{self.precision}, global batch {self.global_batch_size}, "
+            f"{self.per_replica_batch_size} per replica{who}"
+        )
+
+    def __repr__(self) -> str:
+        """The description, in brackets."""
+        return f"<tfdist.Runtime: {self.describe()}>"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")
