@@ -105,7 +105,7 @@ class _Extended(collective_all_reduce_strategy.CollectiveAllReduceExtended):
         self, cluster_resolver: Any, worker_device: str
     ) -> tuple[tuple[str, ...], str]:
         """Replaces upstream's choice of devices: all GPUs of this task, else all its CPUs."""
-        kind = "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
+        kind = "GPU" if tf.config.get_visible_devices("GPU") else "CPU"
         count = sum(
             1
             for device in tf.config.list_logical_devices(kind)
@@ -170,7 +170,7 @@ def _check_not_initialized(cluster: Cluster) -> None:
 
 def _check_nccl(options: Any) -> None:
     nccl = tf.distribute.experimental.CommunicationImplementation.NCCL
-    if options.implementation == nccl and not tf.config.list_physical_devices("GPU"):
+    if options.implementation == nccl and not tf.config.get_visible_devices("GPU"):
         raise ConfigError(
             explain(
                 "NCCL works between GPUs only, and this worker has none",
