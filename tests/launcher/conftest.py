@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -69,7 +70,11 @@ class Jobs:
 
     def alive(self) -> list[str]:
         """The processes that carry the mark."""
-        return [f"{p.pid} {' '.join(p.cmdline())}" for p in self._marked()]
+        found = []
+        for process in self._marked():
+            with contextlib.suppress(psutil.Error):  # it ended while we looked
+                found.append(f"{process.pid} {' '.join(process.cmdline())}")
+        return found
 
     def wait_for(self, condition: Callable[[], bool], what: str, timeout: float = 20.0) -> None:
         until = time.monotonic() + timeout
@@ -85,7 +90,8 @@ class Jobs:
 
     def kill_all(self) -> None:
         for process in self._marked():
-            process.kill()
+            with contextlib.suppress(psutil.Error):
+                process.kill()
 
     def _marked(self) -> list[psutil.Process]:
         found = []
