@@ -69,14 +69,14 @@ def step_function(model: Any, step: Callable[[Any], Any], after_step: Any) -> Ca
         outputs = one_step(element)
         if model.steps_per_execution > 1:
             condition = lambda i: i < extra_steps  # noqa: E731
-            body = lambda i: _then(one_step(iterator.get_next()), i + 1)  # noqa: E731
+            body = lambda i: _then(strategy, one_step(iterator.get_next()), i + 1)  # noqa: E731
             # Custom logs are those of the execution's first step; metrics are of all its steps.
             tf.while_loop(condition, body, [tf.constant(0)], parallel_iterations=1)
-        return step_metrics.global_logs(model, outputs), _checksum(element)
+        return step_metrics.global_logs(model, outputs), _checksum(strategy, element)
 
     @tf.autograph.experimental.do_not_convert
     def execute_element(element: Any) -> tuple[Any, Any]:
-        return step_metrics.global_logs(model, one_step(element)), _checksum(element)
+        return step_metrics.global_logs(model, one_step(element)), _checksum(strategy, element)
 
     if not model.run_eagerly:
         execute = tf.function(execute, reduce_retracing=True)
@@ -211,19 +211,19 @@ def _until_out_of_range(model: Any, execute: Any, iterator: StepIterator) -> Any
     return logs
 
 
-def _checksum(element: dict[str, Any]) -> Any:
+def _checksum(strategy: Any, element: dict[str, Any]) -> Any:
     checksum = element.get(step_input.CHECKSUM)
     if checksum is None:
         return tf.zeros([], tf.int64)
-    return tf.distribute.get_strategy().experimental_local_results(checksum)[0]
+    return strategy.experimental_local_results(checksum)[0]
 
 
-def _then(outputs: Any, index: Any) -> Any:
+def _then(strategy: Any, outputs: Any, index: Any) -> Any:
     """Returns `index` after every operation that made `outputs`."""
     tensors = [
         tensor
         for value in tf.nest.flatten(outputs)
-        for tensor in tf.distribute.get_strategy().experimental_local_results(value)
+        for tensor in strategy.experimental_local_results(value)
         if isinstance(tensor, tf.Tensor)
     ]
     with tf.control_dependencies(tensors):
