@@ -1,0 +1,49 @@
+"""The models and the input that every contender trains, in Keras and in PyTorch.
+
+The images are random: only the speed matters, and nothing has to be downloaded.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+CLASSES = 10
+
+
+def images(count: int, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns `count` grey images # [count, size, size, 1] and their labels."""
+    generator = np.random.default_rng(0)
+    x = generator.random((count, size, size, 1), dtype=np.float32)
+    return x, generator.integers(0, CLASSES, count)
+
+
+def keras_model(name: str, size: int) -> Any:
+    """Builds a model of `tfdist.models`' kind: `simple_cnn` or `mlp`."""
+    import keras
+
+    layers = [keras.Input((size, size, 1))]
+    if name == "simple_cnn":
+        layers += [keras.layers.Conv2D(32, 3, activation="relu"), keras.layers.Flatten()]
+    elif name == "mlp":
+        hidden = [keras.layers.Dense(256, activation="relu") for _ in range(2)]
+        layers += [keras.layers.Flatten(), *hidden]
+    else:
+        raise ValueError(f"No such model: {name}; there are simple_cnn and mlp.")
+    return keras.Sequential([*layers, keras.layers.Dense(CLASSES)])
+
+
+def torch_model(name: str, size: int) -> Any:
+    """Builds the same model in PyTorch; images come as # [batch, 1, size, size]."""
+    from torch import nn
+
+    if name == "simple_cnn":
+        body = [nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Flatten()]
+        width = 32 * (size - 2) ** 2
+    elif name == "mlp":
+        body = [nn.Flatten(), nn.Linear(size**2, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU()]
+        width = 256
+    else:
+        raise ValueError(f"No such model: {name}; there are simple_cnn and mlp.")
+    return nn.Sequential(*body, nn.Linear(width, CLASSES))
