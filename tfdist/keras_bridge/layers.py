@@ -49,6 +49,23 @@ def _moments(original: Callable[..., Any], self: Any, inputs: Any, mask: Any) ->
     return tf.where(has_rows, mean, moving_mean), tf.where(has_rows, variance, moving_variance)
 
 
+def _update_mean(
+    original: Callable[..., Any], self: Any, values: Any, sample_weight: Any = None
+) -> Any:
+    """Counts a scalar that a custom step computed from its rows by the weight of those rows."""
+    context = step_context.current()
+    if (
+        context is not None
+        and sample_weight is None
+        and not context.weighted
+        and not context.is_even
+        and len(getattr(values, "shape", (0,))) == 0
+    ):
+        sample_weight = context.weight()
+        values = tf.where(sample_weight > 0, values, tf.zeros_like(values))
+    return original(self, values, sample_weight)
+
+
 def _replica() -> Any | None:
     """Returns the replica context of a tfdist strategy with several replicas, or None."""
     if tf.distribute.in_cross_replica_context():
@@ -71,5 +88,11 @@ REPAIRS = (
         "_moments",
         "a replica without rows turns the moving statistics into NaN (tensorflow issue 36224)",
         _moments,
+    ),
+    Repair(
+        "keras.src.metrics.reduction_metrics:Mean",
+        "update_state",
+        "a loss tracker of a custom train_step counts replicas, whatever their rows",
+        _update_mean,
     ),
 )

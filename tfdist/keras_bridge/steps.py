@@ -140,6 +140,7 @@ def predict_function(model: Any) -> Callable[[list[Any]], Any]:
 def _replica_step(model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Makes the function that each replica runs on its element."""
     strategy = model.distribute_strategy
+    predicts = step.__name__ == "predict_step"
 
     def run(element: Any, jit: bool) -> Any:
         data = step_input.without_optionals(element[step_input.DATA])
@@ -150,7 +151,8 @@ def _replica_step(model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any
         if jit:
             return jit_step(model, step, data, context)
         with step_context.entered(context):
-            return step(data)
+            outputs = step(data)
+            return outputs if predicts else _weighted_logs(model, outputs, context)
 
     @tf.autograph.experimental.do_not_convert
     def run_replica(element: Any) -> Any:
@@ -188,6 +190,22 @@ def _rows(strategy: Any, data: Any, element: dict[str, Any]) -> tuple[Any, Any]:
     rows = _dynamic_rows(leaf)
     total = step_context.replica_sum(tf.cast(rows, tf.float32))
     return rows, tf.cast(total, tf.int32)
+
+
+def _weighted_logs(model: Any, outputs: Any, context: step_context.BatchContext) -> Any:
+    """Weighs the values that a custom step returns from its own, unweighted losses."""
+    if context.weighted or context.is_even or not isinstance(outputs, dict):
+        return outputs
+    names = set(model.get_metrics_result()) if model.compiled else set()
+    return {
+        name: context.times_weight(value)
+        if name not in names
+        and isinstance(value, tf.Tensor)
+        and value.dtype.is_floating
+        and value.shape.rank == 0
+        else value
+        for name, value in outputs.items()
+    }
 
 
 def _dynamic_rows(leaf: Any) -> tf.Tensor:
