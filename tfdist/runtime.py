@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
+
+from tfdist.errors import ConfigError, explain
+from tfdist.fields import did_you_mean, short
 
 if TYPE_CHECKING:
     import keras
@@ -101,8 +105,18 @@ class Runtime:
         """
         from tfdist.data import make_dataset
 
-        fields = {item.name for item in dataclasses.fields(self.config.data)}
-        changed = {name: options.pop(name) for name in sorted(fields & options.keys())}
+        fields = [item.name for item in dataclasses.fields(self.config.data)]
+        changed = {name: options.pop(name) for name in fields if name in options}
+        own = list(inspect.signature(make_dataset).parameters)[1:]
+        for name in options:
+            if name not in own:
+                raise ConfigError(
+                    explain(
+                        f"Runtime.dataset() has no option `{name}`",
+                        received=f"{name}={short(options[name])}",
+                        fix=did_you_mean(name, sorted({*fields, *own})),
+                    )
+                )
         arguments = {
             "global_batch_size": self.global_batch_size,
             "num_workers": self.num_workers,
