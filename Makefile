@@ -14,7 +14,7 @@ INSTALLED := $(VENV)/.installed
 # mypy needs to see the package as it is installed, not as the folders lie in the checkout.
 TYPES := build/types
 
-.PHONY: help venv train test parity lint format types bench build clean
+.PHONY: help venv train test parity lint format types bench docs build clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -55,6 +55,9 @@ types: $(INSTALLED)
 bench: $(INSTALLED)
 	$(BIN)/python scripts/bench/fit_overhead.py
 	$(BIN)/python scripts/bench/scaling.py
+
+docs: $(INSTALLED)
+	$(BIN)/python docs/render.py
 
 build: $(INSTALLED)
 	rm -rf build/lib build/bdist.* dist

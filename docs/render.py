@@ -1,0 +1,70 @@
+"""Writes the tables that come from the code into the pages: `make docs` (or --check: are they current?).
+
+A table stands between `<!-- begin: NAME -->` and `<!-- end: NAME -->`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+
+from parity.columns import COLUMNS  # noqa: E402
+from parity.registry import load_rows  # noqa: E402
+from parity.runner import runs_in  # noqa: E402
+from parity.table import markdown  # noqa: E402
+
+PAGES = ("README.md", "docs/parity.md")
+
+
+def summary() -> str:
+    """Returns the matrix in brief: how many rows of each section run under each strategy."""
+    rows = load_rows()
+    columns = [name for name, column in COLUMNS.items() if column.shown]
+    counts: Counter[tuple[str, str]] = Counter()
+    for row in rows.values():
+        counts.update((row.section, column) for column in columns if runs_in(row, column))
+    sections = dict.fromkeys(row.section for row in rows.values())
+    lines = [
+        "| area | " + " | ".join(COLUMNS[c].title for c in columns) + " |",
+        "|---|" + "--:|" * len(columns),
+    ]
+    for section in sections:
+        cells = [f"{counts[section, column]} ✓" for column in columns]
+        lines.append(f"| {section} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+TABLES = {"summary": summary, "matrix": lambda: markdown().strip()}
+
+
+def render(text: str) -> str:
+    """Returns a page with its tables as they are now."""
+    for name, table in TABLES.items():
+        begin, end = f"<!-- begin: {name} -->", f"<!-- end: {name} -->"
+        head, found, rest = text.partition(begin)
+        if found:
+            tail = rest.partition(end)[2]
+            text = f"{head}{begin}\n{table()}\n{end}{tail}"
+    return text
+
+
+def main() -> int:
+    """Writes the pages; with --check, says whether one is stale and writes nothing."""
+    stale = 0
+    for name in PAGES:
+        path = ROOT / name
+        text = path.read_text()
+        if render(text) != text:
+            stale += 1
+            print(f"{name}: {'stale; run `make docs`' if '--check' in sys.argv else 'written'}")
+            if "--check" not in sys.argv:
+                path.write_text(render(text))
+    return 1 if stale and "--check" in sys.argv else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
