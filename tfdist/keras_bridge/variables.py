@@ -21,10 +21,10 @@ def _direct_assign(original: Callable[..., Any], self: Any, value: Any) -> None:
         return
     strategy = tf.distribute.get_strategy()
     replica = tf.distribute.get_replica_context()
-    copies = strategy.experimental_local_results(self._value)
-    if replica is None or len(copies) == 1:
+    if replica is None:
         original(self, value)
         return
+    copies = strategy.experimental_local_results(self._value)
     copies[_local_replica(strategy, replica)].assign(tf.cast(value, self._value.dtype))
 
 
