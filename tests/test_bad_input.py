@@ -278,6 +278,9 @@ TABLE = {
     "second create in a cluster": Bad(
         "second_create_in_a_cluster", ConfigError, "TF_CONFIG: .*was no TF_CONFIG", SOON
     ),
+    "TF_CONFIG set too late": Bad(
+        "cluster_set_too_late", ConfigError, "TF_CONFIG was set after tfdist.create.*alone", SOON
+    ),
     "model built outside the scope": Bad(
         "model_outside_the_scope", ScopeError, "outside the strategy's scope", SOON
     ),

@@ -298,6 +298,20 @@ def test_a_host_that_does_not_resolve_is_reported(monkeypatch, addresses):
         preflight.wait_for_peers(Cluster(jobs, "worker", 0), 1.0)
 
 
+@pytest.mark.parametrize("host", ["", "127.0.0.1"])
+def test_a_listener_is_reached_over_each_protocol(host):
+    me = Identity("worker 0", "hash")
+    bound = open_socket(host, 0)
+    port = bound.getsockname()[1]
+    listener = Listener(bound, lambda: me, lambda _: None)
+    try:
+        assert probe(f"127.0.0.1:{port}", me).identity == me
+        if not host and bound.family == socket.AF_INET6:
+            assert probe(f"[::1]:{port}", me).identity == me
+    finally:
+        listener.close()
+
+
 def test_identities_travel_as_lines():
     me = Identity("worker 1", "abc", waiting=("worker 2",))
     assert Identity.from_line(me.to_line()) == me

@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 ENV_PREFIX = "TFDIST_"
 
 # Set by the launcher for its children, or read by tfdist itself; not settings.
-_OTHER_ENVIRONMENT = frozenset({"LOCAL_RANK", "RANK", "WORLD_SIZE"})
+_OTHER_ENVIRONMENT = frozenset({"JOB", "LOCAL_RANK", "RANK", "SAVE_TIMEOUT", "WORLD_SIZE"})
 
 
 class Setting(NamedTuple):

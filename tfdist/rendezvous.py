@@ -10,6 +10,7 @@ too (an HTTP/2 SETTINGS frame), so that one read tells the two, and anything els
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -152,15 +153,31 @@ def bind_host(cluster: Cluster) -> str:
 def open_socket(host: str, port: int) -> socket.socket:
     """Binds a TCP socket, sharing the port with the launcher that holds it for this process.
 
+    Args:
+        host: an address of this machine; "" is all of them, IPv6 too where there is any, as in
+            TensorFlow's server.
+        port: the port.
+
     Raises:
         OSError: the port is in use, or may not be bound.
     """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    if not host and socket.has_dualstack_ipv6():
+        try:
+            return _bind(socket.AF_INET6, "::", port)
+        except OSError as error:
+            if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                raise
+    return _bind(socket.AF_INET6 if ":" in host else socket.AF_INET, host, port)
+
+
+def _bind(family: socket.AddressFamily, host: str, port: int) -> socket.socket:
     result = socket.socket(family, socket.SOCK_STREAM)
     try:
         result.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if hasattr(socket, "SO_REUSEPORT"):
             result.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if family == socket.AF_INET6:
+            result.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(host != "::"))
         result.bind((host, port))
     except OSError:
         result.close()

@@ -7,6 +7,7 @@ import inspect
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
+from tfdist.cluster import Cluster
 from tfdist.errors import ConfigError, explain
 from tfdist.fields import did_you_mean, short
 
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
     from tfdist.batch_sizes import BatchSizes
-    from tfdist.cluster import Cluster
     from tfdist.config import Config
 
 __all__ = ["Runtime"]
@@ -74,8 +74,27 @@ class Runtime:
         return self.cluster.num_workers
 
     def scope(self) -> AbstractContextManager[Any]:
-        """The context in which the model is built and compiled; `strategy.scope()`."""
+        """The context in which the model is built and compiled; `strategy.scope()`.
+
+        Raises:
+            ConfigError: TF_CONFIG was set after `tfdist.create`, which therefore missed the cluster.
+        """
+        self._check_cluster()
         return self.strategy.scope()
+
+    def _check_cluster(self) -> None:
+        if self.cluster.task_type is not None:
+            return
+        now = Cluster.resolve()
+        if now.task_type is not None:
+            raise ConfigError(
+                explain(
+                    "TF_CONFIG was set after tfdist.create(): this process would train alone",
+                    received=f"{now.task_name} of {len(now.tasks())} tasks",
+                    source=now.source,
+                    fix="Set TF_CONFIG before tfdist.create(), best before the process starts",
+                )
+            )
 
     def dataset(
         self,

@@ -124,6 +124,12 @@ def second_create_in_a_cluster() -> None:
         _runtime()
 
 
+def cluster_set_too_late() -> None:
+    runtime = _runtime()
+    with cluster("127.0.0.1:1000", "127.0.0.1:1001"):
+        runtime.scope()
+
+
 def _model() -> Any:
     import keras
 
