@@ -70,8 +70,9 @@ class BridgedEpochIterator(_StockEpochIterator):
         if not shuffle or strategy.tfdist.num_workers == 1:
             yield
             return
-        own = random.SystemRandom().randrange(2**31)
-        seed = int(strategy.tfdist.exchange("shuffle seed", str(own))[0])
+        # From Python's generator, so that keras.utils.set_random_seed decides it.
+        seed = int(strategy.tfdist.exchange("shuffle seed", str(random.randrange(2**31)))[0])
+        random.seed(seed)  # which orders the batches of a PyDataset
         with strategy.tfdist.global_seed(seed):
             yield
 
