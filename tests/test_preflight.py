@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 from support.processes import child_environment, deadline, end, held_ports
 
-from tfdist import preflight, rendezvous
+from tfdist import meeting, preflight, rendezvous
 from tfdist.cluster import Cluster
 from tfdist.errors import ClusterError
 from tfdist.rendezvous import Answer, Identity, Listener, open_socket, probe
@@ -280,7 +280,7 @@ def test_a_name_that_can_not_be_resolved_ends_at_the_deadline(monkeypatch, addre
             time.sleep(4)
         return Answer(failure="no such host (test)")
 
-    monkeypatch.setattr(preflight, "probe", lookup)
+    monkeypatch.setattr(meeting, "probe", lookup)
     own = cluster(addresses[:1])
     jobs = {"worker": (own.address or "", "slow-dns.invalid:1")}
     monkeypatch.setattr("tfdist.cluster_check.is_loopback", lambda host: False)

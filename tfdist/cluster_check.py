@@ -10,7 +10,17 @@ from typing import Any
 from tfdist.errors import ClusterError, explain
 from tfdist.fields import did_you_mean, nearest, short
 
-__all__ = ["ROLES", "TRAINING_ROLES", "check_jobs", "check_task", "parse", "split_address"]
+__all__ = [
+    "ROLES",
+    "TRAINING_ROLES",
+    "check_jobs",
+    "check_task",
+    "is_loopback",
+    "jobs_of",
+    "parse",
+    "split_address",
+    "task_of",
+]
 
 TRAINING_ROLES = ("chief", "worker", "ps")
 ROLES = (*TRAINING_ROLES, "evaluator")

@@ -25,7 +25,7 @@ from typing import Any
 from tfdist.cluster import Cluster
 from tfdist.cluster_check import is_loopback, split_address
 
-__all__ = ["Answer", "Identity", "Listener", "bind_host", "open_socket", "probe"]
+__all__ = ["REFUSED", "Answer", "Identity", "Listener", "bind_host", "open_socket", "probe"]
 
 _GREETING = b"TFDIST 1 "
 REFUSED = "refused (no process listens there yet)"
