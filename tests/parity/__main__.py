@@ -12,13 +12,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from rich.console import Console
-from rich.table import Table
-
 from parity.columns import COLUMNS
 from parity.registry import Row, load_rows
 from parity.runner import Matrix, cells, check
 from parity.table import markdown, notes, symbol
+from rich.console import Console
+from rich.table import Table
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -8,7 +8,14 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Cell", "assert_equal", "check_cell", "differences"]
+__all__ = [
+    "Cell",
+    "assert_equal",
+    "assert_finite",
+    "assert_ranks_agree",
+    "comparable",
+    "differences",
+]
 
 CHIEF_ONLY = "chief_"
 OWN = "own_"

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
 from parity.lazy import keras
 
 __all__ = ["Context", "arrays", "build", "fit", "labels", "mlp", "resolve", "state"]
@@ -107,7 +106,10 @@ def mlp(
 
 
 def state(model: Any) -> dict[str, Any]:
-    """Returns the model's weights and its optimizer's variables, in order, by path."""
+    """Returns the model's weights and its optimizer's variables, in order, by name.
+
+    Not by path: Keras builds an optimizer inside or outside of its name scope, depending on who asks.
+    """
     optimizer = getattr(model, "optimizer", None)
     return {
         "weights": _numbered(model.weights),
@@ -117,7 +119,7 @@ def state(model: Any) -> dict[str, Any]:
 
 def _numbered(variables: Any) -> dict[str, np.ndarray]:
     return {
-        f"{i}/{v.path}": np.asarray(keras.ops.convert_to_numpy(v)) for i, v in enumerate(variables)
+        f"{i}/{v.name}": np.asarray(keras.ops.convert_to_numpy(v)) for i, v in enumerate(variables)
     }
 
 

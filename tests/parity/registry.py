@@ -1,8 +1,8 @@
 """The rows of the matrix: one per feature of `fit`, each a plain Keras function.
 
-A row builds a model from fixed seeds, trains it, and returns what it saw. It is run once by stock Keras on one
-device (the reference) and once per column; a cell is green when every process of the column returns what the
-reference returned.
+A row builds a model from fixed seeds, trains it, and returns what it saw. It is run once by stock
+Keras on one device (the reference) and once per column; a cell is green when every process of the
+column returns what the reference returned.
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ import time
 from dataclasses import dataclass
 
 import psutil
-
 from support.processes import PERSISTENT
 
 __all__ = ["Snapshot", "leaks"]

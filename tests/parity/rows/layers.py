@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-
 from parity.compare import Cell, assert_finite, assert_ranks_agree
-from parity.context import Context, arrays, build, fit, labels
+from parity.context import Context, arrays, build, fit, labels, state
 from parity.lazy import keras, tf
 from parity.registry import Differs, row
 
@@ -46,8 +45,8 @@ def _finite_everywhere(cell: Cell) -> None:
 
 _OWN_STATISTICS = Differs(
     "Each replica normalises with the statistics of its own rows, as tf.distribute documents; "
-    "never NaN, equal on all workers, and the number of steps is one device's. "
-    "`sync_batch_norm=True` makes it equal.",
+    "never NaN, and from `evaluate`, `predict` or `save` on equal on all workers. "
+    "`sync_batch_norm=True` makes it equal to one device.",
     check=_finite_everywhere,
 )
 
@@ -63,7 +62,10 @@ def batch_norm(ctx: Context) -> Any:
      differs=_OWN_STATISTICS)  # fmt: skip
 def batch_norm_empty(ctx: Context) -> Any:
     make = lambda: _with(keras.layers.BatchNormalization())  # noqa: E731
-    return fit(build(ctx, make, optimizer="sgd", loss="mse"), *arrays(9))
+    model = build(ctx, make, optimizer="sgd", loss="mse")
+    result = fit(model, *arrays(9))
+    predicted = model.predict(arrays(9)[0], verbose=0)
+    return result | {"predicted": predicted} | state(model)
 
 
 @row("BatchNormalization under sync_batch_norm", "layers")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-
 from parity.context import Context, arrays, build, fit, labels, mlp
 from parity.lazy import keras, tf
 from parity.registry import row
@@ -80,23 +79,36 @@ def built_in_losses(ctx: Context) -> Any:
     """One output per loss, trained together; sample weights and an uneven last batch."""
     regression = {
         name: getattr(keras.losses, name)
-        for name in (
-            "MeanSquaredError MeanAbsoluteError MeanAbsolutePercentageError Huber LogCosh "
-            "MeanSquaredLogarithmicError CosineSimilarity"
-        ).split()
+        for name in [
+            "MeanSquaredError",
+            "MeanAbsoluteError",
+            "MeanAbsolutePercentageError",
+            "Huber",
+            "LogCosh",
+            "MeanSquaredLogarithmicError",
+            "CosineSimilarity",
+        ]
     }
     binary = {
         name: getattr(keras.losses, name)
-        for name in (
-            "BinaryCrossentropy BinaryFocalCrossentropy Hinge SquaredHinge Poisson KLDivergence"
-        ).split()
+        for name in [
+            "BinaryCrossentropy",
+            "BinaryFocalCrossentropy",
+            "Hinge",
+            "SquaredHinge",
+            "Poisson",
+            "KLDivergence",
+        ]
     }
     categorical = {
         name: getattr(keras.losses, name)
-        for name in (
-            "CategoricalCrossentropy CategoricalFocalCrossentropy CategoricalHinge "
-            "CategoricalGeneralizedCrossEntropy SparseCategoricalCrossentropy"
-        ).split()
+        for name in [
+            "CategoricalCrossentropy",
+            "CategoricalFocalCrossentropy",
+            "CategoricalHinge",
+            "CategoricalGeneralizedCrossEntropy",
+            "SparseCategoricalCrossentropy",
+        ]
     }
     x, y = arrays(21)
     _, kind = labels(21)

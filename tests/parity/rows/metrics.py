@@ -5,30 +5,61 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-
 from parity.context import Context, arrays, build, fit, labels, mlp
 from parity.lazy import keras, tf
 from parity.registry import row
 
-REGRESSION = (
-    "MeanSquaredError RootMeanSquaredError MeanAbsoluteError MeanAbsolutePercentageError "
-    "MeanSquaredLogarithmicError LogCoshError CosineSimilarity Poisson R2Score"
-).split()
+REGRESSION = [
+    "MeanSquaredError",
+    "RootMeanSquaredError",
+    "MeanAbsoluteError",
+    "MeanAbsolutePercentageError",
+    "MeanSquaredLogarithmicError",
+    "LogCoshError",
+    "CosineSimilarity",
+    "Poisson",
+    "R2Score",
+]
 CORRELATION = ("PearsonCorrelation", "ConcordanceCorrelation")
-BINARY = (
-    "BinaryAccuracy BinaryCrossentropy Precision Recall TruePositives TrueNegatives FalsePositives "
-    "FalseNegatives Hinge SquaredHinge KLDivergence"
-).split()
-CATEGORICAL = (
-    "CategoricalAccuracy CategoricalCrossentropy CategoricalHinge TopKCategoricalAccuracy"
-).split()
-SPARSE = (
-    "SparseCategoricalAccuracy SparseCategoricalCrossentropy SparseTopKCategoricalAccuracy"
-).split()
-OTHERS = (
-    "AUC F1Score FBetaScore MeanIoU IoU BinaryIoU OneHotIoU OneHotMeanIoU PrecisionAtRecall "
-    "RecallAtPrecision SensitivityAtSpecificity SpecificityAtSensitivity Accuracy"
-).split()
+BINARY = [
+    "BinaryAccuracy",
+    "BinaryCrossentropy",
+    "Precision",
+    "Recall",
+    "TruePositives",
+    "TrueNegatives",
+    "FalsePositives",
+    "FalseNegatives",
+    "Hinge",
+    "SquaredHinge",
+    "KLDivergence",
+]
+CATEGORICAL = [
+    "CategoricalAccuracy",
+    "CategoricalCrossentropy",
+    "CategoricalHinge",
+    "TopKCategoricalAccuracy",
+]
+SPARSE = [
+    "SparseCategoricalAccuracy",
+    "SparseCategoricalCrossentropy",
+    "SparseTopKCategoricalAccuracy",
+]
+OTHERS = [
+    "AUC",
+    "F1Score",
+    "FBetaScore",
+    "MeanIoU",
+    "IoU",
+    "BinaryIoU",
+    "OneHotIoU",
+    "OneHotMeanIoU",
+    "PrecisionAtRecall",
+    "RecallAtPrecision",
+    "SensitivityAtSpecificity",
+    "SpecificityAtSensitivity",
+    "Accuracy",
+]
 """The classes of keras.metrics that the rows below use, for the test that none is forgotten."""
 BASES = ("Metric", "Mean", "Sum", "MeanMetricWrapper")
 

@@ -34,7 +34,12 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
 def _optimizer_row(name: str) -> None:
     @row(f"optimizer {name}", "optimizers")
     def run(ctx: Context) -> Any:
-        return fit(mlp(ctx, optimizer=OPTIMIZERS[name]), *arrays(23))
+        model = mlp(ctx, optimizer=OPTIMIZERS[name])
+        with ctx.scope():
+            # Left to `fit`, stock Keras builds it while tracing: ScheduleFreeAdamW's momentums would
+            # start from zeros instead of the weights.
+            model.optimizer.build(model.trainable_variables)
+        return fit(model, *arrays(23))
 
 
 for _name in OPTIMIZERS:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
 from parity.context import Context, arrays, build, fit, state
 from parity.lazy import keras, tf
 from parity.registry import row

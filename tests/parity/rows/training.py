@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-
 from parity.context import Context, arrays, build, fit, mlp, state
 from parity.lazy import keras, tf
 from parity.registry import row
@@ -154,6 +153,28 @@ def custom_train_step_super(ctx: Context) -> Any:
     return fit(build(ctx, make, optimizer="sgd", loss="mse", metrics=["mae"]), *arrays(23))
 
 
+@row("custom train_step with tf.nn.compute_average_loss", "training")
+def average_loss(ctx: Context) -> Any:
+    """TensorFlow's own recipe for a loss under a strategy: examples' losses over the global batch."""
+
+    def make() -> Any:
+        class Recipe(keras.Model):
+            def train_step(self, data: Any) -> dict:
+                x, y = data
+                with tf.GradientTape() as tape:
+                    error = keras.losses.mean_squared_error(y, self(x, training=True))
+                    loss = tf.nn.compute_average_loss(error, global_batch_size=8)
+                gradients = tape.gradient(loss, self.trainable_variables)
+                self.optimizer.apply_gradients(zip(gradients, self.trainable_variables))
+                self._loss_tracker.update_state(error)
+                return {"loss": self._loss_tracker.result()}
+
+        inputs = keras.Input((4,))
+        return Recipe(inputs=inputs, outputs=keras.layers.Dense(1)(inputs))
+
+    return fit(build(ctx, make, optimizer="sgd", loss="mse"), *arrays(24))
+
+
 @row("custom train_step with two optimizers", "training")
 def two_optimizers(ctx: Context) -> Any:
     def make() -> Any:
@@ -172,7 +193,7 @@ def two_optimizers(ctx: Context) -> Any:
                 one, two = self.layers[-2].trainable_variables, self.layers[-1].trainable_variables
                 with tf.GradientTape() as tape:
                     error = keras.losses.mean_squared_error(y, self(x, training=True))
-                    loss = tf.nn.compute_average_loss(error, global_batch_size=8)
+                    loss = tf.reduce_mean(error)
                 gradients = tape.gradient(loss, one + two)
                 self.first.apply_gradients(zip(gradients[: len(one)], one))
                 self.second.apply_gradients(zip(gradients[len(one) :], two))
