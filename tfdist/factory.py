@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 # Package: the oldest version that works, and why.
 _OLDEST: Mapping[str, tuple[tuple[int, int], str]] = {
     "tensorflow": ((2, 21), "the strategies build on its collective runtime"),
-    "keras": ((3, 15), "the bridge repairs the training loop of this series"),
+    "keras": ((3, 12), "the bridge repairs the training loop of these versions"),
 }
 
 _lock = threading.Lock()

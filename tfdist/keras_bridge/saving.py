@@ -18,6 +18,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 
 import h5py
@@ -275,6 +276,12 @@ def _write_out(
 
 _SAVING_LIB = "keras.src.saving.saving_lib"
 _SAVING_API = "keras.src.saving.saving_api"
+# Keras 3.12, the last for Python 3.10, has one class where later versions have one for each format.
+_ARCHIVE = (
+    "keras.src.export.saved_model_export_archive:SavedModelExportArchive"
+    if find_spec("keras.src.export.saved_model_export_archive")
+    else "keras.src.export.saved_model:ExportArchive"
+)
 _ONE_FILE = (
     "every worker writes the same file, in place (tensorflow issue 38635), with its own "
     "BatchNormalization statistics (tensorflow issue 18222)"
@@ -288,7 +295,7 @@ REPAIRS = (
     ),
     Repair("keras.src.models.model:Model", "export", _ONE_FILE, _export),
     Repair(
-        "keras.src.export.saved_model_export_archive:SavedModelExportArchive",
+        _ARCHIVE,
         "write_out",
         _ONE_FILE,
         _write_out,
