@@ -161,6 +161,14 @@ def test_two_batch_sizes_in_one_place_are_refused():
         Config.resolve({}, {"global_batch_size": 64, "per_replica_batch_size": 8})
 
 
+def test_determinism_needs_a_seed():
+    with pytest.raises(ConfigError, match=r"from Config\(deterministic=\.\.\.\)"):
+        Config(deterministic=True)
+    with pytest.raises(ConfigError, match="from environment TFDIST_DETERMINISTIC"):
+        Config.resolve(None, {}, {"TFDIST_DETERMINISTIC": "1"})
+    assert Config.resolve({"seed": 0}, {}, {"TFDIST_DETERMINISTIC": "1"}).deterministic
+
+
 def test_a_name_twice_flat_and_in_its_group_is_refused():
     with pytest.raises(ConfigError, match="given twice"):
         Config.resolve({"shuffle": True, "data": {"shuffle": False}})

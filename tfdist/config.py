@@ -108,21 +108,7 @@ class Config(Checked):
             elif not isinstance(value, group_class):
                 config_layers.from_mapping(Config, {name: value}, "Config({}=...)")
         object.__setattr__(self, "_origins", {key: item.origin for key, item in layer.items()})
-        self._check_combinations()
-
-    def _check_combinations(self) -> None:
-        if self.global_batch_size is not None and self.per_replica_batch_size is not None:
-            sizes = {name: Setting(getattr(self, name), self.origin(name)) for name in _BATCH_SIZES}
-            raise config_layers.exclusive_error(_BATCH_SIZES, sizes)
-        if self.deterministic and self.seed is None:
-            raise ConfigError(
-                explain(
-                    "`deterministic` needs a seed: TensorFlow refuses unseeded random operations",
-                    received="deterministic=True, seed=None",
-                    source=self.origin("deterministic"),
-                    fix="Set `seed`, such as seed=1",
-                )
-            )
+        _check_combinations(layer)
 
     @classmethod
     def _unknown_argument(cls, name: str) -> ConfigError:
@@ -213,6 +199,7 @@ class Config(Checked):
     @classmethod
     def _from_layers(cls, *layers: Layer) -> Config:
         merged = config_layers.merge(layers, _BATCH_SIZES)
+        _check_combinations(merged)
         by_group: dict[str | None, dict[str, Any]] = {None: {}}
         for name, item in merged.items():
             group = config_layers.slots(cls)[name].group
@@ -282,6 +269,25 @@ class Config(Checked):
             1, f"{'-' * widths[0]}  {'-' * widths[1]}  {'-' * max(len(r[2]) for r in rows)}"
         )
         return "\n".join(lines)
+
+
+def _check_combinations(given: Layer) -> None:
+    """Refuses settings that contradict each other.
+
+    Raises:
+        ConfigError: naming the settings, and where they came from.
+    """
+    config_layers.merge([given], _BATCH_SIZES)
+    deterministic, seed = given.get("deterministic"), given.get("seed")
+    if deterministic and deterministic.value and (seed is None or seed.value is None):
+        raise ConfigError(
+            explain(
+                "`deterministic` needs a seed: TensorFlow refuses unseeded random operations",
+                received="deterministic=True, seed=None",
+                source=deterministic.origin,
+                fix="Set `seed`, such as seed=1",
+            )
+        )
 
 
 def file_layer(path: str | os.PathLike[str]) -> Layer:
