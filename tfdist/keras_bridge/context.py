@@ -25,7 +25,7 @@ import tensorflow as tf
 __all__ = ["BatchContext", "current", "entered", "local_updates", "local_updates_active", "replica_sum"]
 
 
-class CollectiveInJit(Exception):  # noqa: N818 - not an error: it asks for a trace without XLA
+class CollectiveInJit(Exception):  # not an error: it asks for a trace without XLA
     """A step compiled by XLA needs a sum over the replicas in its forward pass."""
 
 

@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 
 from tfdist.errors import DataError, explain
-from tfdist.keras_bridge import epochs, probe, scope
+from tfdist.keras_bridge import advice, epochs, probe, scope
 from tfdist.keras_bridge import metrics as step_metrics
 from tfdist.keras_bridge.marks import is_tfdist, strategy_of
 from tfdist.keras_bridge.patching import Repair
@@ -37,6 +37,7 @@ def _fit(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> 
     if not strategy.tfdist.is_chief:
         arguments["verbose"] = 0
     arguments["callbacks"] = callbacks.adapt(arguments.get("callbacks"), strategy)
+    advice.advise(self, strategy, arguments.get("batch_size"))
     setattr(self, _CHECKED, False)
     with failures.shared(strategy):
         return original(self, **arguments)
