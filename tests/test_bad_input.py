@@ -171,6 +171,9 @@ TABLE = {
     "backup frequency of a word": Bad(
         lambda: Recovery(backup_freq="step"), ConfigError, "epoch or an integer >= 1"
     ),
+    "unknown model": Bad(
+        lambda: tfdist.models.get("resnet5"), ConfigError, "'resnet5'.*Did you mean 'resnet50'"
+    ),
     # Files, flags, environment
     "missing file": Bad(lambda: tfdist.create("nope.yaml"), ConfigError, r"not exist.*nope\.yaml"),
     "broken YAML": Bad(
