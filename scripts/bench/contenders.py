@@ -1,11 +1,13 @@
-"""One process of a contender: trains one block of steps whenever it has the turn.
+"""One process of a contender: trains a fixed number of steps whenever it has the turn.
 
     python contenders.py fit|loop|ddp --strategy=mirrored --model=mlp ...
 
 `fit` is Keras's, under a tfdist strategy. `loop` is what one writes without it: TensorFlow's own
 strategy and the training loop of its guide to custom training. `ddp` is PyTorch's
-DistributedDataParallel over gloo. All of them read the same arrays, train the same model with the
-same optimizer, and keep the loss and the accuracy.
+DistributedDataParallel over gloo. All of them read the same arrays over and over, train the same
+model with the same optimizer, and keep the loss and the accuracy. A turn of `fit` is an epoch of one
+long `fit`; the others' turns are the same number of steps. So the start of training and the making
+of iterators are in nobody's time, and the work between steps, and at the end of an epoch, is.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from turns import serve
+from turns import end_turn, wait_for_turn
 from workloads import images, keras_model, torch_model
 
 
@@ -34,9 +36,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.core is not None:
         os.sched_setaffinity(0, {options.core})
-    block = _KINDS[options.kind](options)
-    block()  # traces, compiles, warms up
-    serve(block)
+    _KINDS[options.kind](options)
 
 
 def _configure_tensorflow(options: argparse.Namespace) -> None:
@@ -47,18 +47,18 @@ def _configure_tensorflow(options: argparse.Namespace) -> None:
 
 
 def _dataset(options: argparse.Namespace, rank: int = 0, workers: int = 1) -> Any:
-    """Returns one turn's batches: this worker's share of every global batch."""
+    """Returns batches without end: this worker's share of every global batch."""
     import tensorflow as tf
 
     x, y = images(options.batch * options.steps, options.size)
     dataset = tf.data.Dataset.from_tensor_slices((x[rank::workers], y[rank::workers]))
-    dataset = dataset.batch(options.batch // workers, drop_remainder=True).prefetch(2)
+    dataset = dataset.repeat().batch(options.batch // workers, drop_remainder=True).prefetch(2)
     policy = tf.data.Options()
     policy.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     return dataset.with_options(policy)
 
 
-def fit(options: argparse.Namespace) -> Callable[[], float]:
+def fit(options: argparse.Namespace) -> None:
     """`model.fit` under tfdist."""
     import keras
 
@@ -78,17 +78,29 @@ def fit(options: argparse.Namespace) -> Callable[[], float]:
             keras.losses.SparseCategoricalCrossentropy(from_logits=True),
             metrics=["accuracy"],
         )
-    dataset = _dataset(options, runtime.rank, runtime.num_workers)
 
-    def block() -> float:
-        began = time.perf_counter()
-        model.fit(dataset, epochs=1, verbose=0)
-        return time.perf_counter() - began
+    class Turns(keras.callbacks.Callback):
+        """Waits before each epoch but the first, which traces and warms up."""
 
-    return block
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            if epoch > 0:
+                wait_for_turn()
+            self.began = time.perf_counter()
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            if epoch > 0:
+                end_turn(time.perf_counter() - self.began)
+
+    model.fit(
+        _dataset(options, runtime.rank, runtime.num_workers),
+        epochs=_FOREVER,
+        steps_per_epoch=options.steps,
+        callbacks=[Turns()],
+        verbose=0,
+    )
 
 
-def loop(options: argparse.Namespace) -> Callable[[], float]:
+def loop(options: argparse.Namespace) -> None:
     """A hand-written loop under TensorFlow's own strategy."""
     import keras
     import tensorflow as tf
@@ -120,17 +132,26 @@ def loop(options: argparse.Namespace) -> Callable[[], float]:
         losses = strategy.run(step, args=(x, y))
         return strategy.reduce(tf.distribute.ReduceOp.SUM, losses, axis=None)
 
-    def block() -> float:
-        began = time.perf_counter()
-        total, steps = tf.zeros(()), 0
-        for x, y in distributed:
-            total += distributed_step(x, y)
-            steps += 1
-        float(total) / steps, float(accuracy.result())
-        accuracy.reset_state()
-        return time.perf_counter() - began
+    iterator = iter(distributed)
 
-    return block
+    def block() -> None:
+        total = tf.zeros(())
+        for _ in range(options.steps):
+            total += distributed_step(*next(iterator))
+        float(total) / options.steps, float(accuracy.result())
+        accuracy.reset_state()
+
+    _take_turns(block)
+
+
+def _take_turns(block: Callable[[], None]) -> None:
+    """Runs a block once to warm up, then once for each turn."""
+    block()
+    while True:
+        wait_for_turn()
+        began = time.perf_counter()
+        block()
+        end_turn(time.perf_counter() - began)
 
 
 def _stock_strategy(options: argparse.Namespace) -> Any:
@@ -145,7 +166,7 @@ def _stock_strategy(options: argparse.Namespace) -> Any:
     return tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(options.replicas)])
 
 
-def ddp(options: argparse.Namespace) -> Callable[[], float]:
+def ddp(options: argparse.Namespace) -> None:
     """PyTorch's DistributedDataParallel over gloo; one process is the plain model."""
     import torch
     from torch import distributed, nn
@@ -164,8 +185,7 @@ def ddp(options: argparse.Namespace) -> Callable[[], float]:
     labels = torch.from_numpy(y[rank::workers])
     own = options.batch // workers
 
-    def block() -> float:
-        began = time.perf_counter()
+    def block() -> None:
         total = correct = 0.0
         for start in range(0, len(inputs), own):
             batch, wanted = inputs[start : start + own], labels[start : start + own]
@@ -176,11 +196,11 @@ def ddp(options: argparse.Namespace) -> Callable[[], float]:
             optimizer.step()
             total += float(value.detach())
             correct += float((logits.detach().argmax(1) == wanted).sum())
-        return time.perf_counter() - began
 
-    return block
+    _take_turns(block)
 
 
+_FOREVER = 1_000_000  # epochs; the end of stdin ends the process
 _KINDS = {"fit": fit, "loop": loop, "ddp": ddp}
 
 if __name__ == "__main__":

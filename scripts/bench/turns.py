@@ -22,11 +22,12 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO
 
 _MARK = "@turn "
+_said_ready: list[bool] = []
 
 
 @dataclass(frozen=True)
@@ -81,11 +82,21 @@ class _Process:
         return self.log.read().decode(errors="replace")[-4000:]
 
 
-def serve(block: Callable[[], float]) -> None:
-    """Runs in a contender's process: one `block` (which returns its seconds) for each turn."""
-    print(_MARK + json.dumps({}), flush=True)  # ready
-    for _ in sys.stdin:
-        print(_MARK + json.dumps({"seconds": block()}), flush=True)
+def wait_for_turn() -> None:
+    """Returns when it is this process's turn; ends the process when there will be no more.
+
+    The first call says that the process is warmed up.
+    """
+    if not _said_ready:
+        _said_ready.append(True)
+        print(_MARK + json.dumps({}), flush=True)
+    if not sys.stdin.readline():
+        os._exit(0)  # all of its group end now, so nobody is left to say goodbye to
+
+
+def end_turn(seconds: float) -> None:
+    """Hands the turn back, with how long the block of work took."""
+    print(_MARK + json.dumps({"seconds": seconds}), flush=True)
 
 
 def race(
