@@ -111,6 +111,19 @@ def reset() -> None:
     gc.freeze()  # what the host libraries hold is never scanned again: half of a cell's time
 
 
+def public_classes(_: Lab) -> dict[str, set[str]]:
+    """Returns the classes that a user can pass to `compile` and `fit`, by Keras module."""
+    modules = ("optimizers", "callbacks", "losses", "metrics")
+    return {
+        module: {
+            name
+            for name in dir(getattr(keras, module))
+            if isinstance(getattr(getattr(keras, module), name), type)
+        }
+        for module in modules
+    }
+
+
 def run_row(lab: Lab, row: str, column: str, folder: str, shared: str) -> dict[str, Any]:
     """Runs one cell and returns what its row returned."""
     reset()
