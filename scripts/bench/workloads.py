@@ -20,18 +20,10 @@ def images(count: int, size: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def keras_model(name: str, size: int) -> Any:
-    """Builds a model of `tfdist.models`' kind: `simple_cnn` or `mlp`."""
-    import keras
+    """Builds `simple_cnn` or `mlp` of `tfdist.models`, which are plain Keras models."""
+    from tfdist import models
 
-    layers = [keras.Input((size, size, 1))]
-    if name == "simple_cnn":
-        layers += [keras.layers.Conv2D(32, 3, activation="relu"), keras.layers.Flatten()]
-    elif name == "mlp":
-        hidden = [keras.layers.Dense(256, activation="relu") for _ in range(2)]
-        layers += [keras.layers.Flatten(), *hidden]
-    else:
-        raise ValueError(f"No such model: {name}; there are simple_cnn and mlp.")
-    return keras.Sequential([*layers, keras.layers.Dense(CLASSES)])
+    return models.get(name)((size, size, 1), CLASSES)
 
 
 def torch_model(name: str, size: int) -> Any:
