@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-__all__ = ["global_seed", "is_initialized"]
+__all__ = ["global_seed", "is_initialized", "present_seed"]
 
 
 def is_initialized() -> bool:
@@ -17,6 +17,11 @@ def is_initialized() -> bool:
     Stands in for a public query; upstream only raises from the setters in `tf.config`.
     """
     return bool(getattr(context.context(), "_initialized", False))
+
+
+def present_seed() -> int | None:
+    """Returns what `tf.random.set_seed` was given last, or None; it has no public getter."""
+    return context.global_seed()
 
 
 @contextlib.contextmanager

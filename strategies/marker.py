@@ -96,6 +96,12 @@ class Marker:
 
         return context.global_seed(seed)
 
+    def present_seed(self) -> int | None:
+        """Returns the global seed; see `context.present_seed`."""
+        from tfdist.strategies import context
+
+        return context.present_seed()
+
 
 def marker_of(strategy: Any) -> Marker | None:
     """Returns the strategy's mark, or None when it is not one of tfdist's.

@@ -22,7 +22,14 @@ from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["BatchContext", "current", "entered", "local_updates", "local_updates_active", "replica_sum"]
+__all__ = [
+    "BatchContext",
+    "current",
+    "entered",
+    "local_updates",
+    "local_updates_active",
+    "replica_sum",
+]
 
 
 class CollectiveInJit(Exception):  # not an error: it asks for a trace without XLA
@@ -39,6 +46,7 @@ class BatchContext:
         global_rows: n, likewise.
         jit: whether the step is being compiled by XLA, where no collective can run.
         weighted: whether a Keras loss has carried w_r into the step's loss.
+        divided: whether the step's loss was divided by N before its backward pass.
         in_compile_loss: whether `compile`'s losses are being computed.
         loss_stack: the Keras losses being called, outermost first.
     """
@@ -48,6 +56,7 @@ class BatchContext:
     global_rows: Any
     jit: bool = False
     weighted: bool = False
+    divided: bool = False
     in_compile_loss: bool = False
     loss_stack: list[Any] = dataclasses.field(default_factory=list)
 
@@ -75,12 +84,12 @@ class BatchContext:
 
     def gradient_factor(self, dtype: Any) -> Any:
         """Returns what a gradient is multiplied with before the sum over the replicas."""
+        share = tf.constant(1.0 if self.divided else 1.0 / self.num_replicas, dtype)
         if self.is_even:
-            return tf.constant(1.0 / self.num_replicas, dtype)
+            return share
         if self.weighted:
-            has_rows = tf.cast(tf.greater(self.rows, 0), dtype)
-            return has_rows / tf.cast(self.num_replicas, dtype)
-        return self.weight(dtype) / tf.cast(self.num_replicas, dtype)
+            return tf.cast(tf.greater(self.rows, 0), dtype) * share
+        return self.weight(dtype) * share
 
 
 class _State(threading.local):

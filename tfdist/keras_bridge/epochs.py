@@ -17,7 +17,7 @@ from tfdist.keras_bridge.steps import StepIterator
 
 __all__ = ["BridgedEpochIterator"]
 
-_StockEpochIterator = keras_trainer.TFEpochIterator
+_StockEpochIterator: Any = keras_trainer.TFEpochIterator
 
 
 class _Pass:
@@ -93,8 +93,14 @@ class BridgedEpochIterator(_StockEpochIterator):
         if not shuffle or strategy.tfdist.num_workers == 1:
             yield
             return
-        # From Python's generator, so that keras.utils.set_random_seed decides it.
-        seed = int(strategy.tfdist.exchange("shuffle seed", str(random.randrange(2**31)))[0])
+        present = strategy.tfdist.present_seed()
+        own = random.randrange(2**31)
+        offers = strategy.tfdist.exchange("shuffle seed", f"{present},{own}")
+        seeds = {offer.split(",")[0] for offer in offers}
+        if len(seeds) == 1 and present is not None:
+            yield  # all were seeded alike: the order is one device's
+            return
+        seed = int(offers[0].split(",")[1])
         random.seed(seed)  # which orders the batches of a PyDataset
         with strategy.tfdist.global_seed(seed):
             yield

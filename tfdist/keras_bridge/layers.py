@@ -25,7 +25,9 @@ def _next_seed(original: Callable[..., Any], self: Any, *args: Any, **kwargs: An
     if replica is None:
         return seed
     index = tf.cast(replica.replica_id_in_sync_group, seed.dtype)
-    return seed + tf.stack([index * tf.constant(_SEED_STRIDE, seed.dtype), tf.zeros([], seed.dtype)])
+    return seed + tf.stack(
+        [index * tf.constant(_SEED_STRIDE, seed.dtype), tf.zeros([], seed.dtype)]
+    )
 
 
 def _moments(original: Callable[..., Any], self: Any, inputs: Any, mask: Any) -> Any:

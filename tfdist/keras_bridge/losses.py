@@ -13,7 +13,7 @@ from keras import ops
 from tfdist.keras_bridge import context as step_context
 from tfdist.keras_bridge.patching import Repair
 
-__all__ = ["REPAIRS", "record_scalar_losses", "scalar_kind", "set_scalar_kind"]
+__all__ = ["REPAIRS", "record_losses", "scalar_kind", "set_scalar_kind"]
 
 _KIND = "_tfdist_scalar_kind"
 
@@ -28,8 +28,8 @@ _recorder = _Recorder()
 
 
 @contextlib.contextmanager
-def record_scalar_losses() -> Iterator[list[tuple[Any, Any]]]:
-    """Collects (loss object, value) of each Keras loss that returns a scalar in the block."""
+def record_losses() -> Iterator[list[tuple[Any, Any]]]:
+    """Collects (loss object, its value before reduction) of each Keras loss in the block."""
     before = _recorder.records
     _recorder.records = []
     try:
@@ -79,7 +79,7 @@ def _reduce_values(
 ) -> Any:
     """Reduces a loss over this replica's rows, with the weight that makes the mean right."""
     is_scalar = len(values.shape) == 0
-    if is_scalar and _recorder.records is not None and _recorder.stack:
+    if _recorder.records is not None and _recorder.stack:
         _recorder.records.append((_recorder.stack[-1], values))
     context = step_context.current()
     if context is None:
@@ -147,6 +147,30 @@ def _unscale_for_distribution(original: Callable[..., Any], value: Any) -> Any:
     return tf.math.divide_no_nan(value, context.weight(value.dtype))
 
 
+def _average_loss(
+    original: Callable[..., Any],
+    per_example_loss: Any,
+    sample_weight: Any = None,
+    global_batch_size: Any = None,
+) -> Any:
+    """TensorFlow's recipe for a loss that is summed over replicas, in a step that averages."""
+    loss = original(per_example_loss, sample_weight, global_batch_size)
+    context = step_context.current()
+    if context is None:
+        return loss
+    context.weighted = True
+    loss = loss * tf.cast(context.num_replicas, loss.dtype)
+    return loss if global_batch_size is not None else context.times_weight(loss)
+
+
+def _regularization_loss(original: Callable[..., Any], regularization_loss: Any) -> Any:
+    loss = original(regularization_loss)
+    context = step_context.current()
+    if context is None:
+        return loss
+    return context.times_weight(loss * tf.cast(context.num_replicas, loss.dtype))
+
+
 _LOSS = "keras.src.losses.loss"
 
 REPAIRS = (
@@ -187,5 +211,17 @@ REPAIRS = (
         "unscale_loss_for_distribution",
         "the loss tracker assumes even shares",
         _unscale_for_distribution,
+    ),
+    Repair(
+        "tensorflow:nn",
+        "compute_average_loss",
+        "not a fault: it prepares a sum over the replicas, where a step of `fit` takes the mean",
+        _average_loss,
+    ),
+    Repair(
+        "tensorflow:nn",
+        "scale_regularization_loss",
+        "not a fault: it prepares a sum over the replicas, where a step of `fit` takes the mean",
+        _regularization_loss,
     ),
 )

@@ -115,8 +115,22 @@ def _loss_scale_apply(
         return self._common_apply(grads, trainable_variables)
 
 
+def _scale_loss(original: Callable[..., Any], self: Any, loss: Any) -> Any:
+    """Keeps float16 gradients in the range that one device has: those of a mean over all rows."""
+    scaled = original(self, loss)
+    context = step_context.current()
+    if context is None or context.num_replicas == 1 or not _acts(self):
+        return scaled
+    context.divided = True
+    return scaled / tf.cast(context.num_replicas, scaled.dtype)
+
+
 def _update_step(
-    original: Callable[..., Any], self: Any, grads: Any, trainable_variables: Any, learning_rate: Any
+    original: Callable[..., Any],
+    self: Any,
+    grads: Any,
+    trainable_variables: Any,
+    learning_rate: Any,
 ) -> None:
     if not _acts(self):
         original(self, grads, trainable_variables, learning_rate)
@@ -174,6 +188,12 @@ REPAIRS = (
         "_tf_apply",
         "the inner optimizer's merge_call would stand inside a cond (keras issue 18666)",
         _loss_scale_apply,
+    ),
+    Repair(
+        "keras.src.optimizers.loss_scale_optimizer:LossScaleOptimizer",
+        "scale_loss",
+        "not a fault: the bridge's means over a replica's rows would overflow N times earlier",
+        _scale_loss,
     ),
     Repair(_TF, "_backend_update_step", "sums the gradients once more", _update_step),
     Repair(_TF, "_apply_weight_decay", "merges the replicas, also inside a cond", _weight_decay),

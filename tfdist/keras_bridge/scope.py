@@ -91,9 +91,7 @@ def check(model: Any, strategy: Any) -> None:
         if value is None:
             continue
         owner = getattr(value, "distribute_strategy", None)
-        if owner is not strategy and not (
-            owner is None and strategy.num_replicas_in_sync == 1
-        ):
+        if owner is not strategy and not (owner is None and strategy.num_replicas_in_sync == 1):
             raise ScopeError(
                 explain(
                     f"The variable '{variable.path}' was created outside the scope of the "

@@ -122,9 +122,7 @@ def predict_function(model: Any) -> Callable[[list[Any]], Any]:
         ]
         if len(results) == 1:
             return results[0]
-        return keras.tree.map_structure(
-            lambda *parts: step_metrics.concat(list(parts)), *results
-        )
+        return keras.tree.map_structure(lambda *parts: step_metrics.concat(list(parts)), *results)
 
     if not model.run_eagerly:
         execute = tf.function(execute, reduce_retracing=True)
@@ -156,6 +154,13 @@ def _replica_step(model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any
 
     @tf.autograph.experimental.do_not_convert
     def run_replica(element: Any) -> Any:
+        # Nothing of a step may run where the data has ended, such as counting it.
+        leaves = tf.nest.flatten(element, expand_composites=True)
+        arrived = [leaf for leaf in leaves if isinstance(leaf, tf.Tensor)]
+        with tf.control_dependencies([] if tf.executing_eagerly() else arrived):
+            return run_maybe_compiled(element)
+
+    def run_maybe_compiled(element: Any) -> Any:
         if not model.jit_compile or model.run_eagerly or getattr(model, _NO_JIT, False):
             return run(element, jit=False)
         try:

@@ -10,6 +10,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from keras.src.utils.python_utils import pythonify_logs
 
 from tfdist.errors import DataError, explain
 from tfdist.keras_bridge import advice, epochs, probe, scope
@@ -132,10 +133,10 @@ def _symbolic_build(
     else:
         spec = _spec_of(data_batch)
     spec = keras.tree.map_structure(_as_symbolic, spec)
-    with probe.found_scalar_losses(self) as scalar_losses, strategy.scope():
+    with probe.found_unproven_losses(self) as unproven, strategy.scope():
         self._symbolic_build(data_batch=spec)
-    if scalar_losses:
-        probe.classify(self, scalar_losses, iterator, data_batch)
+    if unproven:
+        probe.classify(self, unproven, iterator, data_batch)
 
 
 class _Spec:
@@ -170,7 +171,7 @@ def _metrics_or_logs(original: Callable[..., Any], self: Any, logs: Any) -> Any:
         return original(self, logs)
     results = _global_metrics_function(self)()
     if isinstance(logs, dict) and set(logs) == set(results):
-        return results
+        return pythonify_logs(results)  # Keras 3.12 does it here, later versions in the caller
     return logs
 
 
