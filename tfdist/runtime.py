@@ -100,56 +100,57 @@ class Runtime:
         self,
         source: Any = None,
         split: str = "train",
-        *,
-        training: bool | None = None,
         **options: Any,
     ) -> tf.data.Dataset:
         """This worker's part of a data set, in batches, for `fit`, `evaluate` and `predict`.
 
+        All workers must call it alike; they compare their data before anything is read.
+
         Args:
             source: the name of a data set, a `tf.data.Dataset`, arrays, or a function of a
                 `tf.distribute.InputContext`; None takes the Config's `dataset`.
-            split: which part of a named data set, such as "train" or "test[:50%]".
-            training: whether the data is shuffled, if the Config says so; None means for a split
-                whose name begins with "train".
-            **options: fields of the Config's `data` group for this data set alone, or what
-                `tfdist.data.make_dataset` takes, such as `global_batch_size` and `seed`.
+            split: which part of a named data set, such as "train" or "test[:50%]". Only parts
+                whose name begins with "train" are shuffled, unless `training` says otherwise.
+            **options: what else `tfdist.data.make_dataset` takes, such as `training`, `map_fn`,
+                `steps`, `repeat`, `global_batch_size` and `seed`; or fields of the Config's `data`
+                group, such as `shuffle`, for this data set alone.
 
         Returns:
             The data set.
 
         Raises:
-            ConfigError: an option has a wrong value.
+            ConfigError: an option is unknown or has a wrong value.
             DataError: the data can't be found, or doesn't fit the cluster.
         """
         from tfdist.data import make_dataset
 
+        marker = self.strategy.tfdist
+        place: dict[str, Any] = {
+            "num_workers": self.num_workers,
+            "rank": self.rank,
+            "local_replicas": self.num_replicas // self.num_workers,
+            "options": self.config.data,
+            "exchange": lambda text: marker.exchange("dataset", text, self.config.start_timeout),
+        }
         fields = [item.name for item in dataclasses.fields(self.config.data)]
-        changed = {name: options.pop(name) for name in fields if name in options}
-        own = list(inspect.signature(make_dataset).parameters)[1:]
+        parameters = inspect.signature(make_dataset).parameters.values()
+        named = {item.name for item in parameters if item.kind is item.KEYWORD_ONLY}
+        known = sorted({*fields, *named} - place.keys())
         for name in options:
-            if name not in own:
+            if name not in known:
                 raise ConfigError(
                     explain(
                         f"Runtime.dataset() has no option `{name}`",
                         received=f"{name}={short(options[name])}",
-                        fix=did_you_mean(name, sorted({*fields, *own})),
+                        fix=did_you_mean(name, known),
                     )
                 )
-        arguments = {
-            "global_batch_size": self.global_batch_size,
-            "num_workers": self.num_workers,
-            "rank": self.rank,
-            "seed": self.data_seed,
-            **options,
-        }
-        return make_dataset(
-            self.config.data.dataset if source is None else source,
-            split=split,
-            options=self.config.replace(data=changed).data if changed else self.config.data,
-            training=split.startswith("train") if training is None else training,
-            **arguments,
-        )
+        defaults = {"global_batch_size": self.global_batch_size, "seed": self.data_seed}
+        return make_dataset(source, split=split, **place, **{**defaults, **options})
+
+    def _exchange(self, text: str) -> list[str]:
+        """Gives every worker what each is about to read."""
+        return self.strategy.tfdist.exchange("data set", text, self.config.start_timeout)
 
     def callbacks(self, **options: Any) -> list[keras.callbacks.Callback]:
         """The callbacks that suit the Config: backups, checkpoints, logs; safe on every worker.
