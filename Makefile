@@ -50,7 +50,7 @@ types: $(INSTALLED)
 	ln -s $(CURDIR)/tfdist/* $(CURDIR)/strategies $(CURDIR)/models $(TYPES)/tfdist/
 	cd $(TYPES) && $(abspath $(BIN))/mypy --config-file $(CURDIR)/pyproject.toml \
 	    --cache-dir $(CURDIR)/build/mypy -p tfdist
-	MYPYPATH=$(TYPES) $(BIN)/mypy --cache-dir build/mypy --explicit-package-bases scripts
+	MYPYPATH=$(TYPES) $(BIN)/mypy --cache-dir build/mypy scripts/*.py scripts/bench/contenders.py scripts/bench/fit_overhead.py
 
 bench: $(INSTALLED)
 	$(BIN)/python scripts/bench/fit_overhead.py
