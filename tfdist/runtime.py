@@ -148,10 +148,6 @@ class Runtime:
         defaults = {"global_batch_size": self.global_batch_size, "seed": self.data_seed}
         return make_dataset(source, split=split, **place, **{**defaults, **options})
 
-    def _exchange(self, text: str) -> list[str]:
-        """Gives every worker what each is about to read."""
-        return self.strategy.tfdist.exchange("data set", text, self.config.start_timeout)
-
     def callbacks(self, **options: Any) -> list[keras.callbacks.Callback]:
         """The callbacks that suit the Config: backups, checkpoints, logs; safe on every worker.
 

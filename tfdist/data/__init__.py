@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from tfdist.data.epochs import EpochOrder
 from tfdist.data.making import info_of, make_dataset, steps_per_epoch
 from tfdist.data.plans import DEFAULT_SEED, DataInfo
 from tfdist.data.preview import Preview, preview_shards
@@ -11,7 +10,6 @@ from tfdist.data.shares import Share
 __all__ = [
     "DEFAULT_SEED",
     "DataInfo",
-    "EpochOrder",
     "Preview",
     "Share",
     "info_of",

@@ -1,28 +1,22 @@
 """The order of rows in each epoch: a function of the seed and the epoch's number, nothing else.
 
 Every shuffled data set draws the number of its epoch when an iterator starts: 0 for the first one,
-1 for the next, and so on. Workers that iterate alike therefore shuffle alike. Two things would
-break the count: a worker that takes one look more than the others (a chief that prints a batch), and
-a job that resumes at epoch 7 in a new process. `fit` under a tfdist strategy repairs both, by telling
-the data sets which epoch it is about to start (`EpochOrder`).
+1 for the next, and so on. Workers that iterate alike therefore shuffle alike; `fit` under a tfdist
+strategy sets the number besides (see `tfdist.epoch_order`).
 """
 
 from __future__ import annotations
 
 import itertools
-import threading
-import weakref
 from collections.abc import Callable
-from typing import Any
 
-import keras
 import tensorflow as tf
 
-__all__ = ["EpochCounter", "EpochOrder", "per_epoch"]
+from tfdist import epoch_order
+
+__all__ = ["EpochCounter", "per_epoch"]
 
 _numbers = itertools.count()
-_counters: weakref.WeakSet[EpochCounter] = weakref.WeakSet()
-_lock = threading.Lock()
 
 
 class EpochCounter:
@@ -43,8 +37,12 @@ class EpochCounter:
                 dtype=tf.int64, shape=[], shared_name=f"tfdist_epoch_{next(_numbers)}"
             )
         self.set(start)
-        with _lock:
-            _counters.add(self)
+        epoch_order.follow(self)
+
+    def get(self) -> int:
+        """The number that the next iterator takes."""
+        with tf.init_scope(), tf.device("CPU:0"):
+            return int(tf.raw_ops.ReadVariableOp(resource=self._handle, dtype=tf.int64))
 
     def set(self, epoch: int) -> None:
         """Makes `epoch` the number of the next iterator."""
@@ -81,38 +79,3 @@ def per_epoch(
     if not repeat:
         return first.flat_map(make)
     return first.flat_map(lambda epoch: tf.data.Dataset.counter(epoch).flat_map(make))
-
-
-class EpochOrder(keras.callbacks.Callback):
-    """Tells the shuffled data sets which epoch starts, so that all workers agree on the order.
-
-    `fit` under a tfdist strategy adds it by itself. A second `fit` in the same process goes on
-    counting where the first one ended.
-    """
-
-    _finished = 0
-
-    def __init__(self) -> None:
-        """Starts with no epoch run."""
-        super().__init__()
-        self._run = 0
-
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Forgets the epochs of an earlier fit with the same callback."""
-        del logs
-        self._run = 0
-
-    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Sets the number of the epoch that is about to read its first batch."""
-        del logs
-        self._run += 1
-        with _lock:
-            counters = list(_counters)
-        for counter in counters:
-            counter.set(EpochOrder._finished + epoch)
-
-    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Remembers how many epochs this process has trained."""
-        del logs
-        EpochOrder._finished += self._run
-        self._run = 0

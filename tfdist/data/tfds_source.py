@@ -108,6 +108,8 @@ def from_tfds(
     """
     builder = find_builder(name, data_dir)
     prepare.ensure_prepared(builder, timeout=timeout)
+    # Opened anew: one that was opened before another process prepared the data knows no splits.
+    builder = find_builder(name, data_dir)
     info = _split_info(builder, split, name)
     if as_supervised is None:
         as_supervised = builder.info.supervised_keys is not None

@@ -16,6 +16,7 @@ from typing import Any
 
 import keras
 
+from tfdist import epoch_order
 from tfdist.errors import ClusterError, UnsupportedError, explain
 from tfdist.keras_bridge import agreement, checkpoints, failures, loggers, resume
 from tfdist.keras_bridge.patching import apply_repairs
@@ -103,6 +104,7 @@ class _Together(keras.callbacks.Callback):
     def on_train_begin(self, logs: Any = None) -> None:
         """Refuses to train from different states."""
         self._stopped_early = False
+        epoch_order.begin_fit()
         if not self._shared:
             return
         optimizer = self.model.optimizer
@@ -123,6 +125,7 @@ class _Together(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._epoch = epoch
+        epoch_order.begin_epoch(epoch)
         resume.start_epoch(self.model, self._strategy)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -170,6 +173,7 @@ class _Together(keras.callbacks.Callback):
         self.model.stop_training = bool(stopping)
 
     def on_train_end(self, logs: Any = None) -> None:
+        epoch_order.end_fit()
         failures.end_of_run(self._strategy)
 
     def _tell(
