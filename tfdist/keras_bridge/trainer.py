@@ -37,6 +37,8 @@ def _fit(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> 
     arguments = _bound(original, self, args, kwargs)
     if not strategy.tfdist.is_chief:
         arguments["verbose"] = 0
+    if isinstance(arguments.get("x"), tf.data.Dataset):
+        arguments.setdefault("shuffle", False)  # or Keras warns that its own default is ignored
     arguments["callbacks"] = callbacks.adapt(arguments.get("callbacks"), strategy)
     advice.advise(self, strategy, arguments.get("batch_size"))
     setattr(self, _CHECKED, False)
