@@ -47,34 +47,34 @@ def _fit(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> 
 
 
 def _evaluate(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    return _without_training("evaluate", original, self, args, kwargs)
+
+
+def _predict(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    return _without_training("predict", original, self, args, kwargs)
+
+
+def _without_training(
+    name: str,
+    original: Callable[..., Any],
+    self: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """Runs `evaluate` or `predict` with the same statistics, and one progress bar, on all workers."""
     strategy = strategy_of(self)
     if strategy is None:
-        scope.refuse_outside_scope(self, "evaluate")
+        scope.refuse_outside_scope(self, name)
         return original(self, *args, **kwargs)
     from tfdist.keras_bridge import failures, saving
 
     scope.check(self, strategy)
-    saving.sync_batch_statistics(self)
+    arguments = _bound(original, self, args, kwargs)
     if not strategy.tfdist.is_chief:
-        kwargs = {**_bound(original, self, args, kwargs), "verbose": 0}
-        args = ()
+        arguments["verbose"] = 0
     with failures.shared(strategy):
-        return original(self, *args, **kwargs)
-
-
-def _predict(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
-    strategy = strategy_of(self)
-    if strategy is None:
-        scope.refuse_outside_scope(self, "predict")
-        return original(self, *args, **kwargs)
-    from tfdist.keras_bridge import failures, saving
-
-    saving.sync_batch_statistics(self)
-    if not strategy.tfdist.is_chief:
-        kwargs = {**_bound(original, self, args, kwargs), "verbose": 0}
-        args = ()
-    with failures.shared(strategy):
-        return original(self, *args, **kwargs)
+        saving.sync_batch_statistics(self)
+        return original(self, **arguments)
 
 
 def _bound(
