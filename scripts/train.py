@@ -1,6 +1,6 @@
 """Trains any model on any data set under any strategy; the same command on every worker.
 
-    tfdist run -n 2 scripts/train.py --strategy=multi_worker --dataset=digits --epochs=10
+    tfdist run -n 2 scripts/train.py --strategy=multi_worker --dataset=digits --epochs=5
     python scripts/train.py --strategy=mirrored --devices=cpu:2 --model=mlp --dry_run
 
 Every field of tfdist's Config is a flag too; `--config=FILE` reads them from a file.
@@ -22,9 +22,13 @@ FLAGS = flags.FLAGS
 
 flags.DEFINE_string("model", "simple_cnn", "name of a reference model: see tfdist.models.names()")
 flags.DEFINE_integer("epochs", 10, "passes over the training data", lower_bound=1)
-flags.DEFINE_integer("steps_per_epoch", None, "steps of an epoch; None: until the data ends")
+flags.DEFINE_integer(
+    "steps_per_epoch",
+    None,
+    "steps of an epoch, through the data as often as need be; None: once through it",
+)
 flags.DEFINE_string("optimizer", "adam", "name of a Keras optimizer")
-flags.DEFINE_float("learning_rate", 1e-3, "learning rate", lower_bound=0.0)
+flags.DEFINE_float("learning_rate", 3e-3, "learning rate", lower_bound=0.0)
 flags.DEFINE_bool("jit_compile", False, "compile each replica's forward and backward pass by XLA")
 flags.DEFINE_integer("steps_per_execution", 1, "steps of one call into TensorFlow", lower_bound=1)
 flags.DEFINE_string("train_split", "train", "which part of the data set to train on")
@@ -74,14 +78,17 @@ def train(argv: Sequence[str]) -> int:
     runtime = tfdist.create(tfdist.flags.config_from_flags())
     import keras
 
-    data = runtime.dataset(split=FLAGS.train_split, map_fn=scale)
-    held_out = runtime.dataset(split=FLAGS.test_split, training=False, map_fn=scale)
+    data = runtime.dataset(
+        split=FLAGS.train_split,
+        training=True,
+        repeat=FLAGS.steps_per_epoch is not None,
+        **PAIRS,
+    )
+    held_out = runtime.dataset(split=FLAGS.test_split, training=False, **PAIRS)
     with runtime.scope():
-        model = build(image_shape(data), num_classes(runtime))
-        optimizer = keras.optimizers.get(FLAGS.optimizer)
-        optimizer.learning_rate = FLAGS.learning_rate
+        model = build_model(build, image_shape(data), num_classes(runtime))
         model.compile(
-            optimizer,
+            optimizer(FLAGS.optimizer, FLAGS.learning_rate),
             keras.losses.SparseCategoricalCrossentropy(from_logits=True),
             metrics=["accuracy"],
             jit_compile=FLAGS.jit_compile,
@@ -94,6 +101,7 @@ def train(argv: Sequence[str]) -> int:
         data,
         epochs=FLAGS.epochs,
         steps_per_epoch=FLAGS.steps_per_epoch,
+        shuffle=False,  # the data set does it
         validation_data=held_out,
         callbacks=runtime.callbacks(),
     )
@@ -108,16 +116,63 @@ def train(argv: Sequence[str]) -> int:
 
 
 def scale(image: Any, label: Any) -> tuple[Any, Any]:
-    """Turns pixels of 0 to 255 (or a data set's own highest value) into 0 to 1."""
+    """Turns integer pixels, of 0 to 255, into 0 to 1; leaves others as they are."""
     import tensorflow as tf
 
     highest = image.dtype.max if image.dtype.is_integer else 1.0
     return tf.cast(image, tf.float32) / highest, label
 
 
+PAIRS: dict[str, Any] = {"as_supervised": True, "map_fn": scale}
+
+
 def image_shape(data: Any) -> tuple[int, ...]:
     """Returns the shape of one example."""
-    return tuple(data.element_spec[0].shape[1:])
+    shape = data.element_spec[0].shape[1:]
+    if shape.rank != 3 or not shape.is_fully_defined():
+        raise tfdist.errors.DataError(
+            tfdist.errors.explain(
+                "The reference models need images of one size",
+                received=f"examples of shape {shape}",
+                source="--dataset",
+                fix="Use a data set such as digits, mnist, fashion_mnist or cifar10",
+            )
+        )
+    return tuple(shape)
+
+
+def build_model(build: Any, shape: tuple[int, ...], classes: int) -> Any:
+    """Builds the model, or says why the data does not fit it."""
+    try:
+        return build(shape, classes)
+    except ValueError as error:
+        raise tfdist.errors.ConfigError(
+            tfdist.errors.explain(
+                f"The model {FLAGS.model!r} can't be built for this data: {error}",
+                received=f"images of shape {shape}",
+                source="--model and --dataset",
+                fix="Use another model or data set",
+            )
+        ) from error
+
+
+def optimizer(name: str, learning_rate: float) -> Any:
+    """Returns a Keras optimizer by its name."""
+    import keras
+
+    try:
+        return keras.optimizers.get(
+            {"class_name": name, "config": {"learning_rate": learning_rate}}
+        )
+    except ValueError:
+        raise tfdist.errors.ConfigError(
+            tfdist.errors.explain(
+                "Keras has no such optimizer",
+                received=name,
+                source="--optimizer",
+                fix="Such as adam, adamw, sgd, rmsprop, lion",
+            )
+        ) from None
 
 
 def num_classes(runtime: tfdist.Runtime) -> int:
