@@ -13,11 +13,10 @@ import tensorflow as tf
 from keras.src.utils.python_utils import pythonify_logs
 
 from tfdist.errors import DataError, explain
-from tfdist.keras_bridge import advice, epochs, probe, scope
+from tfdist.keras_bridge import advice, epochs, probe, scope, steps
 from tfdist.keras_bridge import metrics as step_metrics
 from tfdist.keras_bridge.marks import is_tfdist, strategy_of
 from tfdist.keras_bridge.patching import Repair
-from tfdist.keras_bridge.steps import predict_function, step_function
 
 __all__ = ["REPAIRS"]
 
@@ -88,17 +87,19 @@ def _bound(
     return arguments
 
 
-def _make_function(original: Callable[..., Any], self: Any, step: Callable[[Any], Any]) -> Any:
+def _make_function(
+    original: Callable[..., Any], self: Any, step_function: Callable[[Any], Any]
+) -> Any:
     if strategy_of(self) is None:
-        return original(self, step)
-    return step_function(self, step, _check_same_batches)
+        return original(self, step_function)
+    return steps.step_function(self, step_function, _check_same_batches)
 
 
 def _make_predict_function(original: Callable[..., Any], self: Any, force: bool = False) -> Any:
     if strategy_of(self) is None:
         return original(self, force)
     if self.predict_function is None or force:
-        self.predict_function = predict_function(self)
+        self.predict_function = steps.predict_function(self)
     return self.predict_function
 
 
