@@ -10,8 +10,8 @@ import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from tfdist.config.fields import did_you_mean
 from tfdist.errors import ConfigError, explain
-from tfdist.fields import did_you_mean
 
 if TYPE_CHECKING:
     import keras

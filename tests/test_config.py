@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from tfdist.config import Communication, Config, Data, Pipeline, Recovery
-from tfdist.config_layers import slots
-from tfdist.device_spec import DeviceSpec
+from tfdist.config.device_spec import DeviceSpec
+from tfdist.config.layers import slots
 from tfdist.errors import ConfigError
 
 

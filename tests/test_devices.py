@@ -12,7 +12,7 @@ from support.processes import child_environment, deadline
 from tfdist import devices
 from tfdist.cluster import Cluster
 from tfdist.config import Config
-from tfdist.device_spec import DeviceSpec
+from tfdist.config.device_spec import DeviceSpec
 from tfdist.devices import Devices, Plan
 from tfdist.errors import ConfigError
 

@@ -11,7 +11,7 @@ from support.processes import child_environment
 
 from tfdist import flags
 from tfdist.config import Config
-from tfdist.config_layers import slots
+from tfdist.config.layers import slots
 from tfdist.errors import ConfigError
 
 SCRIPT = '''"""A script."""

@@ -17,10 +17,11 @@ from collections.abc import Iterator, Sequence
 import pytest
 from support.processes import child_environment, deadline, end, held_ports
 
-from tfdist import meeting, preflight, rendezvous
+from tfdist import preflight
 from tfdist.cluster import Cluster
 from tfdist.errors import ClusterError
-from tfdist.rendezvous import Answer, Identity, Listener, open_socket, probe
+from tfdist.preflight import meeting, rendezvous
+from tfdist.preflight.rendezvous import Answer, Identity, Listener, open_socket, probe
 
 TASK = """
 import logging, sys, time
@@ -283,7 +284,7 @@ def test_a_name_that_can_not_be_resolved_ends_at_the_deadline(monkeypatch, addre
     monkeypatch.setattr(meeting, "probe", lookup)
     own = cluster(addresses[:1])
     jobs = {"worker": (own.address or "", "slow-dns.invalid:1")}
-    monkeypatch.setattr("tfdist.cluster_check.is_loopback", lambda host: False)
+    monkeypatch.setattr("tfdist.cluster.check.is_loopback", lambda host: False)
     started = time.monotonic()
     with pytest.raises(ClusterError, match="slow-dns"):
         preflight.wait_for_peers(Cluster(jobs, "worker", 0), 0.5)
@@ -292,7 +293,7 @@ def test_a_name_that_can_not_be_resolved_ends_at_the_deadline(monkeypatch, addre
 
 def test_a_host_that_does_not_resolve_is_reported(monkeypatch, addresses):
     own = addresses[0]
-    monkeypatch.setattr("tfdist.cluster_check.is_loopback", lambda host: False)
+    monkeypatch.setattr("tfdist.cluster.check.is_loopback", lambda host: False)
     jobs = {"worker": (own, "no-such-host.invalid:2222")}
     with pytest.raises(ClusterError, match=r"no-such-host.invalid:2222: no such host"):
         preflight.wait_for_peers(Cluster(jobs, "worker", 0), 1.0)

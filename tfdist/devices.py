@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tfdist.cluster_check import split_address
-from tfdist.device_spec import DeviceSpec
+from tfdist.cluster.check import split_address
+from tfdist.config.device_spec import DeviceSpec
 from tfdist.errors import ConfigError, explain
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def configure(
     them a memory limit (TensorFlow allows one of the two).
 
     Args:
-        config: its `devices` setting, see `tfdist.device_spec`.
+        config: its `devices` setting, see `tfdist.config.device_spec`.
         cluster: workers that share a host share out its GPUs.
         local_rank: this worker's number on its host; None leaves all GPUs to it.
         environ: the environment; None means `os.environ`.

@@ -21,9 +21,9 @@ from typing import Any
 
 from absl import flags as absl_flags
 
-from tfdist import config_layers
 from tfdist.config import Config, file_layer
-from tfdist.config_layers import Layer, Setting, Slot
+from tfdist.config import layers as config_layers
+from tfdist.config.layers import Layer, Setting, Slot
 from tfdist.errors import ConfigError, explain
 
 __all__ = ["config_from_flags", "define"]

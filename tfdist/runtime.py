@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from tfdist.cluster import Cluster
+from tfdist.config.fields import did_you_mean, short
 from tfdist.errors import ConfigError, explain
-from tfdist.fields import did_you_mean, short
 
 if TYPE_CHECKING:
     import keras

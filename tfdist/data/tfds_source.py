@@ -12,12 +12,12 @@ from typing import Any
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
+from tfdist.config.fields import nearest
 from tfdist.data import prepare
 from tfdist.data.arrays import Rows, from_arrays
 from tfdist.data.digits import digits_dataset_builder  # registers `digits`
 from tfdist.data.streams import Stream, element_bytes
 from tfdist.errors import DataError, explain
-from tfdist.fields import nearest
 
 __all__ = ["default_data_dir", "find_builder", "from_tfds", "num_classes"]
 

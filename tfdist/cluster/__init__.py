@@ -1,6 +1,6 @@
 """The cluster: which tasks there are, and which one this process is.
 
-Pure Python: nothing here imports TensorFlow or opens a socket. `tfdist.cluster_check` holds the
+Pure Python: nothing here imports TensorFlow or opens a socket. `tfdist.cluster.check` holds the
 rules that a description must keep.
 """
 
@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from tfdist import cluster_check
-from tfdist.cluster_check import TRAINING_ROLES
+from tfdist.cluster import check as cluster_check
+from tfdist.cluster.check import TRAINING_ROLES
 from tfdist.errors import ClusterError, explain
 
 __all__ = ["Cluster", "Task"]
@@ -59,7 +59,7 @@ class Cluster:
         """Checks and normalises the description.
 
         Raises:
-            ClusterError: the description breaks a rule of `tfdist.cluster_check`.
+            ClusterError: the description breaks a rule of `tfdist.cluster.check`.
         """
         jobs = cluster_check.check_jobs(self.jobs, self.source) if self.jobs else {}
         if jobs or self.task_type is not None:

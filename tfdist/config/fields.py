@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tfdist.device_spec import DeviceSpec
+from tfdist.config.device_spec import DeviceSpec
 from tfdist.errors import ConfigError, explain
 
 __all__ = ["Kind", "did_you_mean", "kind_of", "nearest", "plain_keys", "setting", "short"]

@@ -12,11 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tfdist import config_files, config_layers
-from tfdist.config_groups import FLAG, Checked, Communication, Data, Pipeline, Recovery
-from tfdist.config_layers import Layer, Setting
+from tfdist.config import files as config_files
+from tfdist.config import layers as config_layers
+from tfdist.config.fields import Kind, setting
+from tfdist.config.groups import FLAG, Checked, Communication, Data, Pipeline, Recovery
+from tfdist.config.layers import Layer, Setting
 from tfdist.errors import ConfigError, explain
-from tfdist.fields import Kind, setting
 
 __all__ = [
     "DEFAULT_GLOBAL_BATCH_SIZE",

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from tfdist.config.fields import Kind, did_you_mean, kind_of, setting
 from tfdist.errors import ConfigError, explain
-from tfdist.fields import Kind, did_you_mean, kind_of, setting
 
 __all__ = ["Checked", "Communication", "Data", "Pipeline", "Recovery"]
 

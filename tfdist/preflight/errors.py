@@ -7,9 +7,9 @@ import os
 from typing import Any
 
 from tfdist.cluster import Cluster, Task
-from tfdist.cluster_check import split_address
+from tfdist.cluster.check import split_address
 from tfdist.errors import ClusterError, explain
-from tfdist.rendezvous import Identity
+from tfdist.preflight.rendezvous import Identity
 
 __all__ = ["cannot_bind", "misplaced", "other_cluster", "port_in_use", "stranger", "twins"]
 

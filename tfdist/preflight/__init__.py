@@ -12,11 +12,11 @@ its answer, and nobody needs an answer from one that has left.
 
 from __future__ import annotations
 
-from tfdist import preflight_errors as errors
 from tfdist.cluster import Cluster
-from tfdist.cluster_check import split_address
-from tfdist.meeting import Meeting
-from tfdist.rendezvous import Identity, open_socket, probe
+from tfdist.cluster.check import split_address
+from tfdist.preflight import errors
+from tfdist.preflight.meeting import Meeting
+from tfdist.preflight.rendezvous import Identity, open_socket, probe
 
 __all__ = ["check_own_port", "wait_for_peers"]
 

@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from tfdist import preflight_errors as errors
 from tfdist.cluster import Cluster, Task
-from tfdist.cluster_check import split_address
+from tfdist.cluster.check import split_address
 from tfdist.errors import ClusterError, explain
-from tfdist.rendezvous import Answer, Identity, Listener, bind_host, open_socket, probe
+from tfdist.preflight import errors
+from tfdist.preflight.rendezvous import Answer, Identity, Listener, bind_host, open_socket, probe
 
 __all__ = ["Meeting"]
 

@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tfdist.cluster import Cluster
-from tfdist.cluster_check import is_loopback, split_address
+from tfdist.cluster.check import is_loopback, split_address
 
 __all__ = ["REFUSED", "Answer", "Identity", "Listener", "bind_host", "open_socket", "probe"]
 

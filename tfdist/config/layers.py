@@ -2,7 +2,7 @@
 
 A layer maps flat field names to `Setting`s. Layers are merged from the weakest to the strongest
 (environment, file, flags, code); a Config is then built from the result. Everything here works on
-any dataclass whose fields are made by `tfdist.fields.setting`, grouped one level deep.
+any dataclass whose fields are made by `tfdist.config.fields.setting`, grouped one level deep.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import typing
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from tfdist.config.fields import Kind, did_you_mean, kind_of, nearest, plain_keys, short
 from tfdist.errors import ConfigError, explain
-from tfdist.fields import Kind, did_you_mean, kind_of, nearest, plain_keys, short
 
 __all__ = [
     "ENV_PREFIX",

@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from tfdist.config.fields import did_you_mean, nearest, short
 from tfdist.errors import ClusterError, explain
-from tfdist.fields import did_you_mean, nearest, short
 
 __all__ = [
     "ROLES",
