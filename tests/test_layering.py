@@ -18,7 +18,7 @@ LAYERS = (
     ("factory", ("tfdist.factory", "tfdist.runtime")),
     ("strategies", ("tfdist.strategies",)),
     ("bridge", ("tfdist.keras_bridge",)),
-    ("cluster", ("tfdist.cluster", "tfdist.preflight", "tfdist.rendezvous")),
+    ("cluster", ("tfdist.cluster", "tfdist.preflight", "tfdist.preflight.rendezvous")),
     ("errors", ("tfdist.errors",)),
 )
 
