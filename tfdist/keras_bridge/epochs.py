@@ -15,7 +15,7 @@ from tfdist.errors import DataError, explain
 from tfdist.keras_bridge import input as step_input
 from tfdist.keras_bridge.steps import StepIterator
 
-__all__ = ["BridgedEpochIterator"]
+__all__ = ["BridgedEpochIterator", "check_steps"]
 
 _StockEpochIterator: Any = keras_trainer.TFEpochIterator
 
@@ -40,6 +40,37 @@ class _Pass:
     def iterator(self) -> Any:
         """The distributed iterator."""
         return iter(self._dataset)
+
+
+def check_steps(dataset: tf.data.Dataset, steps: int | None) -> bool:
+    """Refuses data that can't fill an epoch; returns whether it is endless.
+
+    Args:
+        dataset: the batches.
+        steps: how many of them make an epoch, or None for all.
+
+    Raises:
+        DataError: if the data is endless and no number of steps is given, or too short for it.
+    """
+    cardinality = int(dataset.cardinality().numpy())
+    if cardinality == tf.data.INFINITE_CARDINALITY and not steps:
+        raise DataError(
+            explain(
+                "An endless dataset needs a number of steps, or its first epoch never ends",
+                received="a dataset of infinite cardinality and no steps",
+                fix="Pass steps_per_epoch to fit (steps to evaluate and predict, "
+                "validation_steps for validation_data)",
+            )
+        )
+    if steps and 0 <= cardinality < steps:
+        raise DataError(
+            explain(
+                "The dataset is shorter than one epoch",
+                received=f"{cardinality} batches, {steps} steps",
+                fix="Lower the number of steps, or call .repeat() on the dataset",
+            )
+        )
+    return cardinality == tf.data.INFINITE_CARDINALITY
 
 
 class BridgedEpochIterator(_StockEpochIterator):
@@ -69,7 +100,7 @@ class BridgedEpochIterator(_StockEpochIterator):
         super(_StockEpochIterator, self).__init__(x=x if source is None else source, **kwargs)
         with self._same_shuffle_on_all_workers(kwargs.get("shuffle", False)):
             dataset = self.data_adapter.get_tf_dataset()
-        self._is_endless = self._check_steps(dataset)
+        self._is_endless = check_steps(dataset, self.steps_per_epoch)
         self._input = step_input.build_input(distribute_strategy, dataset, per_replica)
         if self._input.num_batches is not None:
             self._num_batches = self._input.num_batches
@@ -105,27 +136,11 @@ class BridgedEpochIterator(_StockEpochIterator):
         with strategy.tfdist.global_seed(seed):
             yield
 
-    def _check_steps(self, dataset: tf.data.Dataset) -> bool:
-        """Refuses data that can't fill an epoch; returns whether it is endless."""
-        cardinality = int(dataset.cardinality().numpy())
-        if cardinality == tf.data.INFINITE_CARDINALITY and not self.steps_per_epoch:
-            raise DataError(
-                explain(
-                    "An endless dataset needs a number of steps, or its first epoch never ends",
-                    received="a dataset of infinite cardinality and no steps",
-                    fix="Pass steps_per_epoch to fit (steps to evaluate and predict, "
-                    "validation_steps for validation_data)",
-                )
-            )
-        if self.steps_per_epoch and 0 <= cardinality < self.steps_per_epoch:
-            raise DataError(
-                explain(
-                    "The dataset is shorter than one epoch",
-                    received=f"{cardinality} batches, {self.steps_per_epoch} steps",
-                    fix="Lower the number of steps, or call .repeat() on the dataset",
-                )
-            )
-        return cardinality == tf.data.INFINITE_CARDINALITY
+    def reset(self) -> None:
+        """Starts over, with the number of batches that the workers agreed on."""
+        super().reset()
+        if self._input.num_batches is not None:
+            self._num_batches = self._input.num_batches
 
     @property
     def data_spec(self) -> Any:

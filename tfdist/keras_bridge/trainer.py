@@ -38,6 +38,8 @@ def _fit(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> 
         arguments["verbose"] = 0
     if isinstance(arguments.get("x"), tf.data.Dataset):
         arguments.setdefault("shuffle", False)  # or Keras warns that its own default is ignored
+    if isinstance(arguments.get("validation_data"), tf.data.Dataset):
+        epochs.check_steps(arguments["validation_data"], arguments.get("validation_steps"))
     arguments["callbacks"] = callbacks.adapt(arguments.get("callbacks"), strategy)
     advice.advise(self, strategy, arguments.get("batch_size"))
     setattr(self, _CHECKED, False)
