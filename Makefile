@@ -61,7 +61,8 @@ docs: $(INSTALLED)
 
 build: $(INSTALLED)
 	rm -rf build/lib build/bdist.* dist
-	$(BIN)/python -m build --outdir dist
+	mkdir -p build
+	$(BIN)/python -m build --outdir dist > build/build.log 2>&1 || { cat build/build.log; exit 1; }
 
 clean:
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache $(VENV)
