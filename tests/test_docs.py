@@ -29,12 +29,14 @@ MAKEFILE = (ROOT / "Makefile").read_text()
 TARGETS = set(re.findall(r"^([a-z]+):", MAKEFILE, re.MULTILINE))
 CI = MAKEFILE + (ROOT / ".ci" / "run").read_text()
 
+HEADLINE = ("python train.py", "tfdist run -n 2 train.py")  # README's first two commands
+
 SESSIONS = [name for name, page in PAGES.items() if page.session()]
 COMMANDS = [
     pytest.param(name, command, mode, id=f"{name}: {command}")
     for name, page in PAGES.items()
     for command, mode in page.commands()
-    if mode in ("run", "torch")
+    if mode in ("run", "torch") and (name, command) not in [("README.md", c) for c in HEADLINE]
 ]
 
 
@@ -75,6 +77,21 @@ def folder(tmp_path: Path) -> Path:
     """An empty folder with the repository's scripts in it."""
     (tmp_path / "scripts").symlink_to(ROOT / "scripts")
     return tmp_path
+
+
+def losses(output: str) -> list[float]:
+    """Returns the loss that Keras's progress bar ends with in each epoch."""
+    epochs = re.split(r"Epoch \d+/\d+", output)[1:]
+    return [float(re.findall(r"loss: ([0-9.]+)", epoch)[-1]) for epoch in epochs]
+
+
+def test_readmes_first_program_prints_the_same_losses_on_two_workers(folder: Path) -> None:
+    page = PAGES["README.md"]
+    assert [command for command, _ in page.commands()][:2] == list(HEADLINE)
+    (folder / "train.py").write_text(page.files()["train.py"])
+    alone, together = (losses(run(shlex.split(c), folder, timeout=120)) for c in HEADLINE)
+    assert len(alone) == 3
+    assert together == pytest.approx(alone, abs=2e-4)
 
 
 @pytest.mark.parametrize("name", SESSIONS)
