@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.data.experimental.ops import distribute
 from tensorflow.python.distribute import input_lib
 
-__all__ = ["deal", "undistributed"]
+__all__ = ["deal", "file_sharding_problem", "undistributed"]
 
 
 def deal(strategy: Any, make_dataset: Callable[[Any], tf.data.Dataset], uneven: bool) -> Any:
@@ -46,3 +47,23 @@ def undistributed(dataset: Any) -> tf.data.Dataset | Callable[[Any], tf.data.Dat
     if isinstance(dataset, input_lib.DistributedDatasetsFromFunction):
         return dataset._dataset_fn
     return None
+
+
+def file_sharding_problem(dataset: tf.data.Dataset, num_workers: int, rank: int) -> str:
+    """Returns why a dataset can't be sharded by files, or "" when it can.
+
+    tf.distribute finds out in the first step, inside a collective, on one worker. This does the
+    same to the dataset alone and reads its first element.
+
+    Args:
+        dataset: a dataset whose `auto_shard_policy` is FILE.
+        num_workers: how many workers share the files.
+        rank: this worker.
+    """
+    try:
+        sharded = distribute._AutoShardDataset(dataset, num_workers, rank, num_workers)
+        next(iter(sharded.take(1)), None)
+    except tf.errors.OpError as error:
+        text = str(error.message).splitlines()[0]
+        return text.split("}} ", 1)[-1].split(": goo.gle/debug", 1)[0][:200]
+    return ""

@@ -90,6 +90,12 @@ class Marker:
 
         return strategy_input.undistributed(dataset)
 
+    def file_sharding_problem(self, dataset: Any) -> str:
+        """Returns why a dataset can't be sharded by files; see `input.file_sharding_problem`."""
+        from tfdist.strategies import input as strategy_input
+
+        return strategy_input.file_sharding_problem(dataset, self.num_workers, self.rank)
+
     def global_seed(self, seed: int | None) -> AbstractContextManager[None]:
         """Runs a block under another global seed; see `context.global_seed`."""
         from tfdist.strategies import context

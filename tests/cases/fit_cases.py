@@ -48,9 +48,11 @@ def told() -> Iterator[list[str]]:
 
 
 def refusal(call: Any) -> dict[str, str]:
-    """Returns the kind and text of the error that a call must raise."""
+    """Returns the kind and text of the error that a call must raise before any collective fails."""
     try:
         call()
+    except tf.errors.OpError:
+        raise  # the workers are broken now, and must be started afresh
     except Exception as error:
         return {"kind": type(error).__name__, "text": str(error),
                 "ours": str(isinstance(error, TfdistError))}  # fmt: skip
@@ -194,18 +196,22 @@ def file_policy_on_tensors(lab: Lab, column: str) -> dict[str, str]:
     }
 
 
-def one_file(lab: Lab, column: str, folder: str, policy: str) -> dict[str, Any]:
-    """One TFRecord file, which the test has written, and two workers."""
+def from_files(lab: Lab, column: str, folder: str, policy: str) -> dict[str, Any]:
+    """TFRecord files, which the test has written, and two workers."""
     ctx = context(lab, column, folder)
 
     def parse(record: Any) -> Any:
         row = tf.reshape(tf.io.decode_raw(record, tf.float32), (5,))
         return row[:4], row[4:]
 
-    source = tf.data.TFRecordDataset([ctx.path("one.tfrecord")]).map(parse).batch(8)
-    source = source.apply(tf.data.experimental.assert_cardinality(4))
-    if ctx.strategy is not None:
-        source = _policy(source, policy)
+    files = sorted(str(path) for path in ctx.folder.glob("*.tfrecord"))
+    if ctx.strategy is None and len(files) > 1:  # the workers' files side by side
+        parts = [tf.data.TFRecordDataset([name]).map(parse) for name in files]
+        source = tf.data.Dataset.zip(*[part.batch(4) for part in parts])
+        source = source.map(lambda *pairs: tuple(tf.concat(c, 0) for c in zip(*pairs)))
+    else:
+        source = tf.data.TFRecordDataset(files).map(parse).batch(8)
+    source = _policy(source, policy) if ctx.strategy is not None else source
     model = _linear(ctx)
     with told() as messages:
         refused = refusal(lambda: fit(model, source))
@@ -314,25 +320,25 @@ def fingerprint(lab: Lab, column: str) -> str:
     return hashlib.md5(b"".join(w.tobytes() for w in result["weights"].values())).hexdigest()
 
 
-def outside_scope(lab: Lab, column: str, case: str) -> dict[str, str]:
+def outside_scope(lab: Lab, column: str, made: str) -> dict[str, str]:
     """Trains with an object that was made under another strategy, or under none."""
     ctx = context(lab, column)
     make = lambda: keras.Sequential(  # noqa: E731
         [keras.Input((4,)), keras.layers.Dense(1, name="readout")], name="net"
     )
-    if case == "optimizer":
+    if made == "optimizer":
         optimizer = keras.optimizers.Adam(name="my_adam")
         with ctx.scope():
             model = make()
             model.compile(optimizer, "mse")
-    elif case == "compile":
+    elif made == "compile":
         with ctx.scope():
             model = make()
         model.compile(keras.optimizers.Adam(name="my_adam"), "mse")
-    elif case == "model":
+    elif made == "model":
         model = make()
         model.compile("sgd", "mse")
-    elif case == "layer":
+    elif made == "layer":
         layer = keras.layers.Dense(1, name="readout")
         layer.build((None, 4))
         with ctx.scope():
@@ -344,7 +350,7 @@ def outside_scope(lab: Lab, column: str, case: str) -> dict[str, str]:
             model.compile("sgd", "mse")
 
     def train() -> None:
-        if case in ("model", "other strategy"):
+        if made in ("model", "other strategy"):
             with ctx.scope():
                 model.fit(*arrays(), verbose=0)
         else:

@@ -66,7 +66,8 @@ def test_what_stock_mirrored_can_not_do_is_red(matrix: Matrix, row: str) -> None
 
 
 @pytest.mark.parametrize(
-    "row", ["numpy", "optimizer Adam", "BatchNormalization(synchronized=True)"]
+    "row",
+    ["numpy", "learning-rate schedule ExponentialDecay", "BatchNormalization(synchronized=True)"],
 )
 def test_what_stock_mirrored_gets_right_is_green(matrix: Matrix, row: str) -> None:
     check(matrix.rows[row], matrix.cell(row, "stock_mirrored"))

@@ -229,16 +229,9 @@ def _per_replica(strategy: Any, dataset: tf.data.Dataset) -> StepInput:
 
 def _by_files(strategy: Any, dataset: tf.data.Dataset) -> StepInput:
     """Every worker reads its own files, as tf.data's FILE policy does it."""
-    problem = ""
-    distributed = None
-    try:
-        distributed = strategy.experimental_distribute_dataset(
-            dataset.map(lambda *data: {DATA: _with_dynamic_rows(_packed(data))})
-        )
-        next(iter(dataset.take(0)), None)
-    except (tf.errors.OpError, ValueError) as error:
-        problem = str(error).splitlines()[0][:300]
-    problems = strategy.tfdist.exchange("file sharding", problem)
+    problems = strategy.tfdist.exchange(
+        "file sharding", strategy.tfdist.file_sharding_problem(dataset)
+    )
     if any(problems):
         worker = next(rank for rank, text in enumerate(problems) if text)
         raise DataError(
@@ -249,6 +242,9 @@ def _by_files(strategy: Any, dataset: tf.data.Dataset) -> StepInput:
                 fix="Give each worker files of its own, or use AutoShardPolicy.DATA",
             )
         )
+    distributed = strategy.experimental_distribute_dataset(
+        dataset.map(lambda *data: {DATA: _with_dynamic_rows(_packed(data))})
+    )
     return StepInput(distributed, None, _data_spec(dataset.element_spec))
 
 
