@@ -10,6 +10,7 @@ whole job, and each worker then takes its share of every global batch.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -31,6 +32,22 @@ _FIXED_GRAPH_SEED = 1
 Maps = list[Callable[..., Any]]
 
 
+@dataclass(frozen=True)
+class _Stages:
+    """A pipeline in two parts.
+
+    Only the first one depends on the epoch. It is traced into a function that starts anew each
+    epoch, so what can be left out of it makes epochs start faster.
+
+    Attributes:
+        order: from the number of an epoch to its elements, in order.
+        finish: from an epoch's elements to this worker's batches.
+    """
+
+    order: Callable[[tf.Tensor], tf.data.Dataset]
+    finish: Callable[[tf.data.Dataset], tf.data.Dataset]
+
+
 @tf.autograph.experimental.do_not_convert  # of this package's own functions
 def build(source: Rows | Stream, plan: Plan) -> tf.data.Dataset:
     """Builds this worker's batches.
@@ -42,13 +59,10 @@ def build(source: Rows | Stream, plan: Plan) -> tf.data.Dataset:
     Returns:
         The data set, marked as this worker's own part.
     """
-    epoch = _rows_epoch(source, plan) if isinstance(source, Rows) else _stream_epoch(source, plan)
-    if plan.seed is None:
-        dataset = epoch(tf.constant(0, tf.int64))
-        if plan.repeat:
-            dataset = dataset.repeat()
-    else:
-        dataset = per_epoch(epoch, start=plan.start_epoch, repeat=plan.repeat)
+    stages = (
+        _rows_stages(source, plan) if isinstance(source, Rows) else _stream_stages(source, plan)
+    )
+    dataset = _epochs(stages, plan)
     endless = plan.repeat or source.infinite
     if endless or (plan.steps is not None and (source.count is not None or plan.refill)):
         count = tf.data.INFINITE_CARDINALITY if endless else plan.steps
@@ -58,13 +72,23 @@ def build(source: Rows | Stream, plan: Plan) -> tf.data.Dataset:
     return sharding.mark_local(dataset)
 
 
-def _rows_epoch(rows: Rows, plan: Plan) -> Callable[[tf.Tensor], tf.data.Dataset]:
+def _epochs(stages: _Stages, plan: Plan) -> tf.data.Dataset:
+    if plan.seed is None:
+        dataset = stages.finish(stages.order(tf.constant(0, tf.int64)))
+        return dataset.repeat() if plan.repeat else dataset
+    if plan.repeat:
+        # A batch must not reach into the next epoch, so each epoch is finished by itself.
+        return per_epoch(
+            lambda epoch: stages.finish(stages.order(epoch)), start=plan.start_epoch, repeat=True
+        )
+    return stages.finish(per_epoch(stages.order, start=plan.start_epoch))
+
+
+def _rows_stages(rows: Rows, plan: Plan) -> _Stages:
     share, steps = plan.share, plan.steps or 0
     count = tf.constant(rows.count, tf.int64)
-    # Rows that this worker reads in an epoch: of `steps` batches, of which the last may be short.
+    # Rows that all workers read in an epoch: of `steps` batches, of which the last may be short.
     covered = min(rows.count, steps * share.global_batch)
-    own = share.own_rows(covered)
-    full = _full_rows(covered, plan)
     maps = _converted(plan.map_fn)
 
     def ordered(positions: tf.Tensor, epoch: tf.Tensor) -> tf.Tensor:
@@ -73,26 +97,27 @@ def _rows_epoch(rows: Rows, plan: Plan) -> Callable[[tf.Tensor], tf.data.Dataset
         key = tf.stack([tf.constant(plan.seed, tf.int64), epoch])
         return tf.random.experimental.index_shuffle(positions, key, count - 1)
 
-    def whole_batches(epoch: tf.Tensor) -> tf.data.Dataset:
-        def batch(step: tf.Tensor) -> Any:
-            start, stop = share.bounds(step, count, tf.minimum)
-            # One position more, dropped again: index_shuffle refuses to shuffle none.
-            positions = tf.concat([tf.range(start, stop), [0]], axis=0)
-            return rows.gather(_sized(ordered(positions, epoch)[:-1], full))
+    def batch(step: tf.Tensor, epoch: tf.Tensor) -> Any:
+        start, stop = share.bounds(step, count, tf.minimum)
+        # One position more, dropped again: index_shuffle refuses to shuffle none.
+        positions = ordered(tf.concat([tf.range(start, stop), [0]], axis=0), epoch)[:-1]
+        full = _full_rows(covered, plan)
+        return rows.gather(positions if full is None else tf.ensure_shape(positions, [full]))
 
-        return _map(tf.data.Dataset.range(steps), batch, plan)
+    def row(number: tf.Tensor, epoch: tf.Tensor) -> Any:
+        step, within = number // share.batch, number % share.batch
+        return rows.gather(ordered(step * share.global_batch + share.offset + within, epoch))
 
-    def row_by_row(epoch: tf.Tensor) -> tf.data.Dataset:
-        def row(number: tf.Tensor) -> Any:
-            step, within = number // share.batch, number % share.batch
-            return rows.gather(ordered(step * share.global_batch + share.offset + within, epoch))
+    def finish(numbered: tf.data.Dataset) -> tf.data.Dataset:
+        if not maps:
+            return _map(numbered.enumerate(), batch, plan)
+        # The source's first row stands in where this worker has none to derive a batch from.
+        sample = tf.data.Dataset.range(1).map(rows.gather)
+        return _batch(numbered.enumerate().map(row), sample, maps, covered, plan)
 
-        elements = tf.data.Dataset.range(own).map(row)
-        # The first row of all stands in where this worker has none to derive its batch from.
-        sample = tf.data.Dataset.range(1).map(row)
-        return _batch(elements, sample, maps, covered, plan)
-
-    return row_by_row if maps else whole_batches
+    # As many elements as there are batches or own rows; all they say is the epoch.
+    size = share.own_rows(covered) if maps else steps
+    return _Stages(lambda epoch: tf.data.Dataset.from_tensors(epoch).repeat(size), finish)
 
 
 def _full_rows(covered: int | None, plan: Plan) -> int | None:
@@ -101,31 +126,27 @@ def _full_rows(covered: int | None, plan: Plan) -> int | None:
     return share.batch if covered is None or covered % share.global_batch == 0 else None
 
 
-def _sized(positions: tf.Tensor, rows: int | None) -> tf.Tensor:
-    return positions if rows is None else tf.ensure_shape(positions, [rows])
-
-
-def _stream_epoch(stream: Stream, plan: Plan) -> Callable[[tf.Tensor], tf.data.Dataset]:
+def _stream_stages(stream: Stream, plan: Plan) -> _Stages:
     share, count, infinite = plan.share, stream.count, stream.infinite
     if stream.batched:
-        return lambda _: _limit(sharding.own_part_of_batches(stream.dataset, share), plan)
+        own = sharding.own_part_of_batches(stream.dataset, share)
+        return _Stages(lambda _: own, lambda batches: _limit(batches, plan))
     source = _cached(stream, plan)
     maps = _converted(stream.decode, plan.map_fn)
+    covered = None if count is None else min(count, (plan.steps or 0) * share.global_batch)
 
-    def epoch(number: tf.Tensor) -> tf.data.Dataset:
+    def order(epoch: tf.Tensor) -> tf.data.Dataset:
         elements = source
         if plan.seed is not None:
-            elements = _shuffle(elements, plan.options.shuffle_buffer, plan.seed, number)
+            elements = _shuffle(elements, plan.options.shuffle_buffer, plan.seed, epoch)
+        return elements if covered == count else elements.take(covered)
+
+    def finish(elements: tf.data.Dataset) -> tf.data.Dataset:
         if count is None and not infinite:
             return _limit(_of_unknown_size(elements, share, maps, plan), plan)
-        if count is None:
-            return _batch(sharding.own_elements(elements, share), None, maps, None, plan)
-        covered = min(count, (plan.steps or 0) * share.global_batch)
-        if covered < count:
-            elements = elements.take(covered)
         return _batch(sharding.own_elements(elements, share), source, maps, covered, plan)
 
-    return epoch
+    return _Stages(order, finish)
 
 
 def _cached(stream: Stream, plan: Plan) -> tf.data.Dataset:
@@ -156,7 +177,7 @@ def _map(dataset: tf.data.Dataset, function: Callable[..., Any], plan: Plan) -> 
 
 def _batch(
     elements: tf.data.Dataset,
-    sample: tf.data.Dataset | None,
+    sample: tf.data.Dataset,
     maps: Maps,
     covered: int | None,
     plan: Plan,
@@ -175,7 +196,7 @@ def _batch(
         elements = _map(elements, function, plan)
     all_full = _full_rows(covered, plan) is not None
     batches = elements.batch(share.batch, drop_remainder=all_full)
-    if sample is None or covered is None or all_full or share.last_rows(covered):
+    if covered is None or all_full or share.last_rows(covered):
         return batches
     for function in maps:
         sample = sample.map(function)
