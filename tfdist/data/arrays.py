@@ -187,7 +187,7 @@ def _lookups(parts: list[Any], limit: int) -> Callable[[tf.Tensor], list[Any]]:
         found = iter(())
         if large:
             types = [tf.as_dtype(_dtype(part)) for part in large]
-            outputs = tf.numpy_function(read, [rows], types, stateful=False)
+            outputs = tf.nest.flatten(tf.numpy_function(read, [rows], types, stateful=False))
             for output, part in zip(outputs, large):
                 output.set_shape([*rows.shape, *part.shape[1:]])
             found = iter(outputs)

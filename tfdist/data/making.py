@@ -183,7 +183,8 @@ def plan_dataset(
         split=split,
         content=opened.fingerprint if isinstance(opened, Rows) else "",
     )
-    plan = steps_module.settle(plan, opened, claim, steps, exchange if num_workers > 1 else None)
+    alone = num_workers == 1
+    plan = steps_module.settle(plan, opened, claim, steps, None if alone else exchange, alone=alone)
     facts = DataInfo(
         rows=None if opened.batched else opened.count,
         steps=steps if steps and (repeat or opened.infinite) else plan.steps,

@@ -187,8 +187,19 @@ def _from_function(
     )
     size = streams.batch_size_of(dataset)
     if place.local_replicas > 1 and size != own.batch:
-        dataset = dataset.rebatch(own.batch)
+        dataset = _joined(dataset, place.local_replicas, own.batch, size == per_replica)
     return Stream(dataset, batched=True, name="the input function's data set"), place
+
+
+def _joined(dataset: tf.data.Dataset, replicas: int, batch: int, known: bool) -> tf.data.Dataset:
+    """Joins the batches of a worker's replicas; rebatching alone forgets how many there are."""
+    count = int(dataset.cardinality())
+    dataset = dataset.rebatch(batch)
+    if count >= 0 and known:
+        count = -(-count // replicas)
+    elif count != tf.data.INFINITE_CARDINALITY:
+        return dataset
+    return dataset.apply(tf.data.experimental.assert_cardinality(count))
 
 
 def _check_batch_size(dataset: tf.data.Dataset, allowed: set[int], meaning: str) -> None:

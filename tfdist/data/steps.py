@@ -18,7 +18,13 @@ logger = logging.getLogger(__name__)
 
 
 def settle(
-    plan: Plan, source: Rows | Stream, claim: Claim, steps: int | None, exchange: Exchange | None
+    plan: Plan,
+    source: Rows | Stream,
+    claim: Claim,
+    steps: int | None,
+    exchange: Exchange | None,
+    *,
+    alone: bool,
 ) -> Plan:
     """Settles the number of steps of an epoch, with the other workers if they can be asked.
 
@@ -28,6 +34,7 @@ def settle(
         claim: what this worker is about to read; its steps are filled in here.
         steps: what the user asked for.
         exchange: see `agree`; None if there is nobody to ask.
+        alone: whether this is the only worker.
 
     Returns:
         The plan with `steps` and `refill`.
@@ -35,7 +42,7 @@ def settle(
     Raises:
         DataError: the data has no steps, fewer than asked for, or the workers don't match.
     """
-    own, refill = _own_steps(plan, source, claim.shard, steps)
+    own, refill = _own_steps(plan, source, claim.shard, steps, alone)
     agreed = agreement.agree(dataclasses.replace(claim, steps=-1 if own is None else own), exchange)
     if agreed == 0:
         raise DataError(
@@ -55,13 +62,13 @@ def settle(
 
 
 def _own_steps(
-    plan: Plan, source: Rows | Stream, shard: str, steps: int | None
+    plan: Plan, source: Rows | Stream, shard: str, steps: int | None, alone: bool
 ) -> tuple[int | None, bool]:
     """Steps of an epoch of this worker's data (None if unknown or infinite), and `refill`."""
     if source.infinite:
         return None, False
     if source.count is None:
-        if shard == "global":
+        if shard == "global" or alone:
             return steps, False
         if steps is None and not plan.repeat:
             raise DataError(
