@@ -102,7 +102,9 @@ def build_input(strategy: Any, dataset: tf.data.Dataset, per_replica: bool = Fal
     """
     _check_batched(strategy, dataset)
     if strategy.num_replicas_in_sync == 1:
-        plain = dataset.map(lambda *data: {DATA: _packed(data)}, name="tfdist_step_input")
+        plain = dataset.map(
+            lambda *data: {DATA: _packed(data, dataset.element_spec)}, name="tfdist_step_input"
+        )
         steps = _cardinality(dataset)
         return StepInput(
             strategy.tfdist.deal(strategy, lambda _: plain, uneven=False),
@@ -156,7 +158,7 @@ def _global(strategy: Any, dataset: tf.data.Dataset) -> StepInput:
     static = _static_rows(dataset.element_spec)
 
     def parts(*data: Any) -> tuple[dict[str, Any], ...]:
-        packed = _packed(data)
+        packed = _packed(data, dataset.element_spec)
         rows = static if static is not None else _row_count(packed)
         extra: dict[str, Any] = {}
         if static is None or static % total:
@@ -197,7 +199,7 @@ def _local(strategy: Any, dataset: tf.data.Dataset) -> StepInput:
         static = None
 
     def parts(*data: Any) -> tuple[dict[str, Any], ...]:
-        packed = _packed(data)
+        packed = _packed(data, dataset.element_spec)
         if static is None:
             packed = _with_dynamic_rows(packed)
         rows = static if static is not None else _row_count(packed)
@@ -219,7 +221,8 @@ def _per_replica(strategy: Any, dataset: tf.data.Dataset) -> StepInput:
     steps = -(-batches // local) if batches >= 0 else None
     shares = strategy.tfdist.exchange("dataset function", str(steps))
     known = None if "None" in shares else max(map(int, shares))
-    dealt = dataset.map(lambda *data: {DATA: _with_dynamic_rows(_packed(data))})
+    spec = dataset.element_spec
+    dealt = dataset.map(lambda *data: {DATA: _with_dynamic_rows(_packed(data, spec))})
     return StepInput(
         strategy.tfdist.deal(strategy, lambda _: dealt, uneven=True),
         known,
@@ -242,10 +245,11 @@ def _by_files(strategy: Any, dataset: tf.data.Dataset) -> StepInput:
                 fix="Give each worker files of its own, or use AutoShardPolicy.DATA",
             )
         )
+    spec = dataset.element_spec
     distributed = strategy.experimental_distribute_dataset(
-        dataset.map(lambda *data: {DATA: _with_dynamic_rows(_packed(data))})
+        dataset.map(lambda *data: {DATA: _with_dynamic_rows(_packed(data, spec))})
     )
-    return StepInput(distributed, None, _data_spec(dataset.element_spec))
+    return StepInput(distributed, None, _data_spec(spec))
 
 
 def _dealt(dataset: tf.data.Dataset, parts: int) -> tf.data.Dataset:
@@ -262,9 +266,9 @@ def _dealt(dataset: tf.data.Dataset, parts: int) -> tf.data.Dataset:
     return dataset.flat_map(one_by_one).prefetch(tf.data.AUTOTUNE)
 
 
-def _packed(data: tuple[Any, ...]) -> Any:
-    """Returns what a dataset's map function got as one element."""
-    return data[0] if len(data) == 1 else data
+def _packed(data: tuple[Any, ...], element_spec: Any) -> Any:
+    """Returns what a dataset's map function got as one element, which may be a tuple of one."""
+    return data if type(element_spec) is tuple else data[0]
 
 
 def _is_optional(leaf: Any) -> bool:
