@@ -169,6 +169,7 @@ KINDS: dict[str, tuple[Any, Any, Any]] = {
         {"a": [1, 2], "b": [[1.0], [2.0]]},
         {"a": [3], "b": [[3.0]]},
     ),
+    "tuple of one": ((tf.constant([1, 2, 3]),), ([1, 2],), ([3],)),
     "strings": (tf.constant(["x", "", "zz"]), [b"x", b""], [b"zz"]),
     "ragged": (tf.ragged.constant([[1], [], [2, 3]]), [[1], []], [[2, 3]]),
     "sparse": (
