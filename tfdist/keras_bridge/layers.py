@@ -43,7 +43,7 @@ def _moments(original: Callable[..., Any], self: Any, inputs: Any, mask: Any) ->
             raise step_context.CollectiveInJit
         return original(self, inputs, mask)
     mean, variance = original(self, inputs, mask)
-    if inputs.shape[0] is not None:
+    if inputs.shape[0]:  # known, and not 0
         return mean, variance
     has_rows = tf.shape(inputs)[0] > 0
     moving_mean = tf.cast(tf.convert_to_tensor(self.moving_mean), mean.dtype)
