@@ -41,11 +41,11 @@ def start_group() -> Any:
     return MultiWorkerMirroredStrategy()
 
 
-def call(strategy: Any, case: str, **kwargs: Any) -> Any:
-    """Runs the case "module:function" in a clean process."""
+def call(strategy: Any, run: str, **kwargs: Any) -> Any:
+    """Runs the case "module:function" as in a new process."""
     keras.utils.clear_session()
     keras.utils.set_random_seed(1)
-    module, _, function = case.partition(":")
+    module, _, function = run.partition(":")
     return getattr(importlib.import_module(module), function)(strategy, **kwargs)
 
 
