@@ -75,7 +75,7 @@ def _acquire(handle: int, path: pathlib.Path, timeout: float, purpose: str) -> i
             holder = os.pread(handle, 32, 0).decode(errors="replace").strip() or "unknown"
             raise DataError(
                 explain(
-                    f"Another process did not finish {purpose} within {timeout:.0f} s",
+                    f"Another process did not finish {purpose} within {timeout:g} s",
                     received=f"{path} held by process {holder}",
                     fix="Wait for that process or end it, then start again",
                 )

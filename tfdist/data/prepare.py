@@ -139,7 +139,7 @@ def _prepare_in_child(builder: Any, root: pathlib.Path, lock: int, timeout: floa
             return
         output.seek(0)
         lines = output.read().decode(errors="replace").strip().splitlines()
-    reason = f"no end within {timeout:.0f} s" if code is None else (lines or ["no output"])[-1]
+    reason = f"no end within {timeout:g} s" if code is None else (lines or ["no output"])[-1]
     raise _failed(builder, root, reason)
 
 
@@ -149,13 +149,18 @@ def _spec(builder: Any) -> str:
 
 
 def _failed(builder: Any, root: pathlib.Path, reason: str) -> DataError:
-    elsewhere = f"python -m tfdist.data.prepare {_spec(builder)} --data_dir=DIR"
+    fix = f"Correct its builder, {type(builder).__module__}"
+    if _downloads(builder):
+        elsewhere = f"python -m tfdist.data.prepare {_spec(builder)} --data_dir=DIR"
+        fix = (
+            f"Prepare it where there is a network with `{elsewhere}`, copy DIR/{builder.name} to "
+            f"{root}, or use dataset='digits', which needs none"
+        )
     return DataError(
         explain(
             f"The data set {builder.info.full_name!r} is not in {root} and could not be prepared",
-            received=reason[:500],
-            fix=f"Prepare it where there is a network with `{elsewhere}`, copy "
-            f"DIR/{builder.name} to {root}, or use dataset='digits', which needs none",
+            received=" ".join(reason.split())[:500],
+            fix=fix,
         )
     )
 
