@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
 from keras.src.backend.tensorflow import trainer as keras_trainer
+from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 
 from tfdist.errors import DataError, explain
 from tfdist.keras_bridge import input as step_input
@@ -27,7 +28,7 @@ class _Pass:
     for another when that epoch begins; making one costs a tenth of a second.
     """
 
-    def __init__(self, dataset: Any) -> None:
+    def __init__(self, dataset: Callable[[], Any]) -> None:
         self._dataset = dataset
 
     def __iter__(self) -> _Pass:
@@ -39,7 +40,7 @@ class _Pass:
     @functools.cached_property
     def iterator(self) -> Any:
         """The distributed iterator."""
-        return iter(self._dataset)
+        return iter(self._dataset())
 
 
 def check_steps(dataset: tf.data.Dataset, steps: int | None) -> bool:
@@ -92,6 +93,8 @@ class BridgedEpochIterator(_StockEpochIterator):
             DataError: if the data is endless and no number of steps is given, or too short for it.
         """
         self._distribute_strategy = distribute_strategy
+        self._order_seed: int | None = None
+        self._passes = 0
         source = distribute_strategy.tfdist.undistributed(x)
         per_replica = source is not None and not isinstance(source, tf.data.Dataset)
         if per_replica:
@@ -131,7 +134,7 @@ class BridgedEpochIterator(_StockEpochIterator):
         if len(seeds) == 1 and present is not None:
             yield  # all were seeded alike: the order is one device's
             return
-        seed = int(offers[0].split(",")[1])
+        self._order_seed = seed = int(offers[0].split(",")[1])
         random.seed(seed)  # which orders the batches of a PyDataset
         with strategy.tfdist.global_seed(seed):
             yield
@@ -152,7 +155,24 @@ class BridgedEpochIterator(_StockEpochIterator):
         return begin, end, StepIterator(source.iterator, self._steps_left(begin))
 
     def _get_iterator(self) -> _Pass:
-        return _Pass(self._distributed_dataset)
+        return _Pass(self._dataset_of_next_pass)
+
+    def _dataset_of_next_pass(self) -> Any:
+        """Gives arrays an order of their own in each pass, where nobody has seeded the workers.
+
+        Keras' shuffle of arrays has the same order in every pass once it has a seed.
+        """
+        if (
+            self._passes
+            and self._order_seed is not None
+            and isinstance(self.data_adapter, ArrayDataAdapter)
+        ):
+            strategy = self._distribute_strategy
+            with strategy.tfdist.global_seed((self._order_seed + self._passes) % 2**31):
+                dataset = self.data_adapter.get_tf_dataset()
+            self._distributed_dataset = step_input.build_input(strategy, dataset).dataset
+        self._passes += 1
+        return self._distributed_dataset
 
     def _steps_left(self, begin: int) -> int | None:
         """Returns how many steps the next execution has for sure, or None when unknown."""
