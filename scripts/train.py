@@ -9,6 +9,7 @@ Every field of tfdist's Config is a flag too; `--config=FILE` reads them from a 
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -97,6 +98,8 @@ def train(argv: Sequence[str]) -> int:
     if FLAGS.dry_run:
         describe(runtime, model, data)
         return 0
+    if FLAGS.save and runtime.is_chief:
+        make_folder(os.path.dirname(FLAGS.save))  # now, rather than find out after training
     model.fit(
         data,
         epochs=FLAGS.epochs,
@@ -178,6 +181,21 @@ def optimizer(name: str, learning_rate: float) -> Any:
 def num_classes(runtime: tfdist.Runtime) -> int:
     """Returns the number of labels that the data set's builder tells of."""
     return tfdist.data.num_classes(runtime.config.data.dataset, runtime.config.data.data_dir)
+
+
+def make_folder(path: str) -> None:
+    """Makes the folder that the model is saved to."""
+    try:
+        os.makedirs(path or ".", exist_ok=True)
+    except OSError as error:
+        raise tfdist.errors.SaveError(
+            tfdist.errors.explain(
+                "Can't make the folder to save the model to",
+                received=f"{path}: {error.strerror}",
+                source="--save",
+                fix="Choose another path",
+            )
+        ) from None
 
 
 def describe(runtime: tfdist.Runtime, model: Any, data: Any) -> None:
