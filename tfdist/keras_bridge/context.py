@@ -82,6 +82,17 @@ class BatchContext:
             return value
         return tf.math.multiply_no_nan(value, self.weight(value.dtype))
 
+    @property
+    def has_rows(self) -> Any:
+        """Whether this replica has rows: a bool where it is known, else a scalar bool tensor."""
+        return self.rows > 0
+
+    def only_with_rows(self, value: Any) -> Any:
+        """Returns `value`, or 0 on a replica without rows, where it comes from a stand-in."""
+        if self.has_rows is True:
+            return value
+        return tf.math.multiply_no_nan(value, tf.cast(self.has_rows, value.dtype))
+
     def gradient_factor(self, dtype: Any) -> Any:
         """Returns what a gradient is multiplied with before the sum over the replicas."""
         share = tf.constant(1.0 if self.divided else 1.0 / self.num_replicas, dtype)

@@ -30,6 +30,7 @@ __all__ = [
     "distribute_batch",
     "is_element",
     "row_range",
+    "with_dynamic_rows",
     "without_optionals",
 ]
 
@@ -201,7 +202,7 @@ def _local(strategy: Any, dataset: tf.data.Dataset) -> StepInput:
     def parts(*data: Any) -> tuple[dict[str, Any], ...]:
         packed = _packed(data, dataset.element_spec)
         if static is None:
-            packed = _with_dynamic_rows(packed)
+            packed = with_dynamic_rows(packed)
         rows = static if static is not None else _row_count(packed)
         return tuple({DATA: _slice(packed, *row_range(rows, i, local))} for i in range(local))
 
@@ -222,7 +223,7 @@ def _per_replica(strategy: Any, dataset: tf.data.Dataset) -> StepInput:
     shares = strategy.tfdist.exchange("dataset function", str(steps))
     known = None if "None" in shares else max(map(int, shares))
     spec = dataset.element_spec
-    dealt = dataset.map(lambda *data: {DATA: _with_dynamic_rows(_packed(data, spec))})
+    dealt = dataset.map(lambda *data: {DATA: with_dynamic_rows(_packed(data, spec))})
     return StepInput(
         strategy.tfdist.deal(strategy, lambda _: dealt, uneven=True),
         known,
@@ -247,7 +248,7 @@ def _by_files(strategy: Any, dataset: tf.data.Dataset) -> StepInput:
         )
     spec = dataset.element_spec
     distributed = strategy.experimental_distribute_dataset(
-        dataset.map(lambda *data: {DATA: _with_dynamic_rows(_packed(data, spec))})
+        dataset.map(lambda *data: {DATA: with_dynamic_rows(_packed(data, spec))})
     )
     return StepInput(distributed, None, _data_spec(spec))
 
@@ -338,7 +339,7 @@ def _static_rows(element_spec: Any) -> int | None:
     return rows.pop() if len(rows) == 1 else None
 
 
-def _with_dynamic_rows(data: Any) -> Any:
+def with_dynamic_rows(data: Any) -> Any:
     """Forgets the static number of rows, so that an element without rows fits."""
 
     def one(leaf: Any) -> Any:

@@ -37,15 +37,18 @@ def _moments(original: Callable[..., Any], self: Any, inputs: Any, mask: Any) ->
         return original(self, inputs, mask)
     if replica.strategy.tfdist.sync_batch_norm:
         self.synchronized = True
+    context = step_context.current()
+    has_rows = context.has_rows if context is not None else tf.shape(inputs)[0] > 0
     if self.synchronized:
-        context = step_context.current()
         if context is not None and context.jit:
             raise step_context.CollectiveInJit
+        if has_rows is not True:  # the stand-in must not count
+            end = tf.where(has_rows, tf.shape(inputs)[0], 0)
+            inputs, mask = inputs[:end], None if mask is None else mask[:end]
         return original(self, inputs, mask)
     mean, variance = original(self, inputs, mask)
-    if inputs.shape[0]:  # known, and not 0
+    if has_rows is True:
         return mean, variance
-    has_rows = tf.shape(inputs)[0] > 0
     moving_mean = tf.cast(tf.convert_to_tensor(self.moving_mean), mean.dtype)
     moving_variance = tf.cast(tf.convert_to_tensor(self.moving_variance), variance.dtype)
     return tf.where(has_rows, mean, moving_mean), tf.where(has_rows, variance, moving_variance)

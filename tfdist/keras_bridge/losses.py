@@ -89,19 +89,20 @@ def _reduce_values(
         context.weighted = True
         loss = context.loss_stack[-1] if context.loss_stack else None
         if scalar_kind(loss) == "sum":
-            return values * tf.cast(replicas, values.dtype)
+            return context.only_with_rows(values * tf.cast(replicas, values.dtype))
         return context.times_weight(values)
     if reduction in (None, "none"):
         if not context.in_compile_loss:
             return values  # the user's own train_step reduces it, as on one device
         context.weighted = True
-        return values * tf.cast(replicas, values.dtype)
+        return context.only_with_rows(values * tf.cast(replicas, values.dtype))
     context.weighted = True
-    total = ops.sum(values)
+    total = context.only_with_rows(ops.sum(values))
     if reduction == "sum":
         return total * tf.cast(replicas, total.dtype)
     if reduction == "mean_with_sample_weight" and sample_weight is not None:
-        divisor = step_context.replica_sum(tf.cast(tf.reduce_sum(sample_weight), total.dtype))
+        weights = context.only_with_rows(tf.cast(tf.reduce_sum(sample_weight), total.dtype))
+        divisor = step_context.replica_sum(weights)
         return ops.divide_no_nan(total * tf.cast(replicas, total.dtype), divisor)
     count = tf.cast(tf.size(values), total.dtype)
     return context.times_weight(ops.divide_no_nan(total, count))
@@ -121,7 +122,7 @@ def _apply_mask(
         return original(sample_weight, mask, dtype, reduction)
     mask = tf.cast(mask, dtype)
     counts = tf.stack([tf.cast(tf.size(mask), dtype), tf.reduce_sum(mask)])
-    total, valid = tf.unstack(step_context.replica_sum(counts))
+    total, valid = tf.unstack(step_context.replica_sum(context.only_with_rows(counts)))
     scaled = mask * tf.math.divide_no_nan(total, valid)
     # "sum" multiplies the sample weights in without normalising once more.
     return original(sample_weight, scaled, dtype, "sum")
@@ -159,7 +160,7 @@ def _average_loss(
     if context is None:
         return loss
     context.weighted = True
-    loss = loss * tf.cast(context.num_replicas, loss.dtype)
+    loss = context.only_with_rows(loss * tf.cast(context.num_replicas, loss.dtype))
     return loss if global_batch_size is not None else context.times_weight(loss)
 
 

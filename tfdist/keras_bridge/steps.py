@@ -20,6 +20,7 @@ import tensorflow as tf
 from tfdist.keras_bridge import context as step_context
 from tfdist.keras_bridge import input as step_input
 from tfdist.keras_bridge import metrics as step_metrics
+from tfdist.keras_bridge import stand_in
 from tfdist.keras_bridge.stock_steps import jit_step
 
 __all__ = ["StepIterator", "predict_function", "step_function"]
@@ -142,11 +143,21 @@ def _replica_step(model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any
 
     def run(element: Any, jit: bool) -> Any:
         data = step_input.without_optionals(element[step_input.DATA])
+        if step_input.ROWS in element:
+            # Replicas of one trace must not differ in what is static: their sums have to pair up.
+            data = step_input.with_dynamic_rows(data)
         rows, global_rows = _rows(strategy, data, element)
         context = step_context.BatchContext(
             strategy.num_replicas_in_sync, rows, global_rows, jit=jit
         )
-        if jit:
+        data = stand_in.with_stand_in(data, rows)
+        if predicts:
+            return stand_in.without_stand_in(call(data, context), rows)
+        with stand_in.state_kept(model, rows):
+            return call(data, context)
+
+    def call(data: Any, context: step_context.BatchContext) -> Any:
+        if context.jit:
             return jit_step(model, step, data, context)
         with step_context.entered(context):
             outputs = step(data)
