@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.data.experimental.ops import distribute
+from tensorflow.python.data.ops import multi_device_iterator_ops
 from tensorflow.python.distribute import input_lib
 
-__all__ = ["deal", "file_sharding_problem", "undistributed"]
+__all__ = ["deal", "file_sharding_problem", "undistributed", "without_autotuner"]
 
 
 def deal(strategy: Any, make_dataset: Callable[[Any], tf.data.Dataset], uneven: bool) -> Any:
@@ -25,10 +27,38 @@ def deal(strategy: Any, make_dataset: Callable[[Any], tf.data.Dataset], uneven: 
     Returns:
         A distributed dataset.
     """
-    dataset = strategy.distribute_datasets_from_function(make_dataset)
+    _end_at_once()
+    dataset = strategy.distribute_datasets_from_function(
+        lambda context: without_autotuner(make_dataset(context))
+    )
     # Stands in for `tf.distribute.InputOptions`, which can't turn partial-batch handling off.
     dataset._enable_get_next_as_optional = uneven
     return dataset
+
+
+def without_autotuner(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Turns tf.data's autotuning thread off for a dataset.
+
+    Deleting an iterator waits for that thread, which can miss that it is told to end (a
+    CancellationManager says "cancelled" only after it has woken the waiting) and sleeps on, up to a
+    minute: one worker stands still, holding Python's lock, and all others wait for it. AUTOTUNE
+    then means one parallel call per thread of the pool, at most 16.
+    """
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.with_options(options)
+
+
+@functools.cache
+def _end_at_once() -> None:
+    """Does the same for the datasets that tf.distribute makes to copy elements to each device.
+
+    They have nothing to tune, and no public way to give them options.
+    """
+    original = multi_device_iterator_ops._create_device_dataset
+    multi_device_iterator_ops._create_device_dataset = lambda *args, **kwargs: without_autotuner(
+        original(*args, **kwargs)
+    )
 
 
 def undistributed(dataset: Any) -> tf.data.Dataset | Callable[[Any], tf.data.Dataset] | None:
