@@ -1,11 +1,14 @@
 """Data sets of TensorFlow Datasets: names, splits, and images that are decoded late."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_datasets as tfds
 import tiny_images  # noqa: F401  registers the data set
 import tiny_rows  # noqa: F401
-from sharing import job, run
+from sharing import job, order, run
 
 from tfdist import data
 from tfdist.data import tfds_source
@@ -141,3 +144,81 @@ def test_the_folder_comes_from_tfds_own_variable(monkeypatch, tmp_path):
     assert tfds_source.find_builder("digits").data_dir == str(tmp_path / "digits" / "1.0.0")
     monkeypatch.delenv("TFDS_DATA_DIR")
     assert tfds_source.default_data_dir().endswith("/tensorflow_datasets")
+
+
+@pytest.fixture(scope="module")
+def several_files(tmp_path_factory):
+    """Twenty images in four files."""
+    folder = str(tmp_path_factory.mktemp("files"))
+    builder = tfds_source.find_builder("tiny_images", folder)
+    builder.download_and_prepare(download_config=tfds.download.DownloadConfig(num_shards=4))
+    return folder
+
+
+@pytest.fixture
+def striped(several_files, monkeypatch):
+    """Arguments of a data set that is read in four stripes."""
+    monkeypatch.setattr(tfds_source, "_ROWS_OF_A_STRIPE", 1)
+    return {"global_batch_size": 12, "seed": 4, "data_dir": several_files, "cache": False}
+
+
+@pytest.mark.parametrize("options", [{}, {"drop_remainder": True}, {"as_supervised": False}])
+def test_stripes_give_the_same_batches_to_any_number_of_workers(striped, options):
+    (one,) = job("tiny_images", 1, **striped, **options)
+    for workers in (2, 4, 3):  # with three every worker reads all stripes, as they don't divide
+        (together,) = job("tiny_images", workers, **striped, **options)
+        assert together[0] == one[0]
+        assert [sorted(map(str, step[-1])) for step in together] == [
+            sorted(map(str, step[-1])) for step in one
+        ]
+
+
+def test_stripes_are_shuffled_anew_each_epoch(striped):
+    epochs = job("tiny_images", 2, epochs=2, **striped)
+    orders = [[image[0][0][0] for image in order(epoch)] for epoch in epochs]
+    assert sorted(orders[0]) == sorted(orders[1]) == list(range(20))
+    assert orders[0] != orders[1]
+
+
+def test_repeating_stripes(striped):
+    once = job("tiny_images", 2, epochs=2, **striped)
+    assert job("tiny_images", 2, limit=4, repeat=True, **striped) == [once[0] + once[1]]
+
+
+def test_a_worker_does_not_read_the_stripes_of_others(striped, monkeypatch):
+    read = []
+    original = tfds_source._read
+
+    def counting(builder, split, *arguments, **options):
+        def count(*element):
+            tf.py_function(lambda: read.append(1), [], [])
+            return element
+
+        return original(builder, split, *arguments, **options).map(count)
+
+    monkeypatch.setattr(tfds_source, "_read", counting)
+    run(data.make_dataset("tiny_images", num_workers=4, rank=3, **striped))
+    assert len(read) == 5
+
+
+def test_stripes_can_be_previewed(striped):
+    preview = data.preview_shards("tiny_images", num_workers=2, **striped)
+    assert sorted(sum(preview.rows[0] + preview.rows[1], [])) == list(range(20))
+    assert max(sum(preview.rows[0], [])) < 10 <= min(sum(preview.rows[1], []))
+
+
+@pytest.mark.parametrize(
+    ("files", "rows", "batch", "stripes"),
+    [
+        (100, 10**6, 256, 8),
+        (100, 10**6, 96, 24),
+        (10, 10**6, 256, 8),
+        (10, 100, 256, 4),
+        (1, 10**6, 256, 1),
+        (100, 10, 256, 1),
+        (100, 10**6, 7, 1),
+    ],
+)
+def test_the_number_of_stripes(files, rows, batch, stripes):
+    info = SimpleNamespace(file_instructions=[None] * files, num_examples=rows)
+    assert tfds_source._number_of_stripes(info, batch) == stripes

@@ -16,8 +16,7 @@ from tfdist.data.agreement import Claim, Exchange
 from tfdist.data.arrays import Rows
 from tfdist.data.plans import DataInfo, Plan
 from tfdist.data.shares import Share
-from tfdist.data.sources import Place, open_source
-from tfdist.data.streams import Stream
+from tfdist.data.sources import Place, Source, open_source
 from tfdist.errors import DataError, explain
 
 __all__ = ["info_of", "make_dataset", "plan_dataset", "steps_per_epoch"]
@@ -145,7 +144,7 @@ def plan_dataset(
     as_supervised: bool | None = None,
     exchange: Exchange | None = None,
     **overrides: Any,
-) -> tuple[Rows | Stream, Plan, DataInfo]:
+) -> tuple[Source, Plan, DataInfo]:
     """Takes all decisions of `make_dataset`, whose arguments these are, and builds nothing."""
     options = dataclasses.replace(options or Data(), **overrides)
     training = split.startswith("train") if training is None else training
@@ -158,6 +157,7 @@ def plan_dataset(
         batched=batched,
         data_dir=options.data_dir,
         in_memory=options.cache,
+        shuffled=options.shuffle and training,
         as_supervised=as_supervised,
     )
     shared = place.shard == "global"
@@ -251,9 +251,7 @@ def _check(share: Share, local_replicas: int, steps: int | None, start_epoch: in
             )
 
 
-def _row_function(
-    source: Rows | Stream, map_fn: Callable[..., Any] | None
-) -> Callable[..., Any] | None:
+def _row_function(source: Source, map_fn: Callable[..., Any] | None) -> Callable[..., Any] | None:
     if map_fn is not None and source.batched:
         raise DataError(
             explain(

@@ -15,21 +15,17 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.data import sharding
+from tfdist.data import batching, sharding
 from tfdist.data.arrays import Rows
 from tfdist.data.epochs import per_epoch
 from tfdist.data.plans import Plan
-from tfdist.data.shares import Share
-from tfdist.data.streams import Stream, element_bytes
+from tfdist.data.sources import Source
+from tfdist.data.streams import Stream, Stripes, element_bytes
 
 __all__ = ["build"]
 
 # Elements of a stream are kept in memory when all of them are known to fit in this many bytes.
 CACHE_LIMIT = 2**30
-_SEED_STRIDE = 1_000_003
-_FIXED_GRAPH_SEED = 1
-
-Maps = list[Callable[..., Any]]
 
 
 @dataclass(frozen=True)
@@ -49,7 +45,7 @@ class _Stages:
 
 
 @tf.autograph.experimental.do_not_convert  # of this package's own functions
-def build(source: Rows | Stream, plan: Plan) -> tf.data.Dataset:
+def build(source: Source, plan: Plan) -> tf.data.Dataset:
     """Builds this worker's batches.
 
     Args:
@@ -59,10 +55,7 @@ def build(source: Rows | Stream, plan: Plan) -> tf.data.Dataset:
     Returns:
         The data set, marked as this worker's own part.
     """
-    stages = (
-        _rows_stages(source, plan) if isinstance(source, Rows) else _stream_stages(source, plan)
-    )
-    dataset = _epochs(stages, plan)
+    dataset = _epochs(_stages(source, plan), plan)
     endless = plan.repeat or source.infinite
     if endless or (plan.steps is not None and (source.count is not None or plan.refill)):
         count = tf.data.INFINITE_CARDINALITY if endless else plan.steps
@@ -70,6 +63,14 @@ def build(source: Rows | Stream, plan: Plan) -> tf.data.Dataset:
     if plan.options.prefetch:
         dataset = dataset.prefetch(plan.options.prefetch)
     return sharding.mark_local(dataset)
+
+
+def _stages(source: Source, plan: Plan) -> _Stages:
+    if isinstance(source, Rows):
+        return _rows_stages(source, plan)
+    if isinstance(source, Stripes):
+        return _stripes_stages(source, plan)
+    return _stream_stages(source, plan)
 
 
 def _epochs(stages: _Stages, plan: Plan) -> tf.data.Dataset:
@@ -89,7 +90,7 @@ def _rows_stages(rows: Rows, plan: Plan) -> _Stages:
     count = tf.constant(rows.count, tf.int64)
     # Rows that all workers read in an epoch: of `steps` batches, of which the last may be short.
     covered = min(rows.count, steps * share.global_batch)
-    maps = _converted(plan.map_fn)
+    maps = batching.converted(plan.map_fn)
 
     def ordered(positions: tf.Tensor, epoch: tf.Tensor) -> tf.Tensor:
         if plan.seed is None:
@@ -101,7 +102,7 @@ def _rows_stages(rows: Rows, plan: Plan) -> _Stages:
         start, stop = share.bounds(step, count, tf.minimum)
         # One position more, dropped again: index_shuffle refuses to shuffle none.
         positions = ordered(tf.concat([tf.range(start, stop), [0]], axis=0), epoch)[:-1]
-        full = _full_rows(covered, plan)
+        full = batching.full_rows(covered, plan)
         return rows.gather(positions if full is None else tf.ensure_shape(positions, [full]))
 
     def row(number: tf.Tensor, epoch: tf.Tensor) -> Any:
@@ -110,41 +111,76 @@ def _rows_stages(rows: Rows, plan: Plan) -> _Stages:
 
     def finish(numbered: tf.data.Dataset) -> tf.data.Dataset:
         if not maps:
-            return _map(numbered.enumerate(), batch, plan)
+            return batching.map_rows(numbered.enumerate(), batch, plan)
         # The source's first row stands in where this worker has none to derive a batch from.
         sample = tf.data.Dataset.range(1).map(rows.gather)
-        return _batch(numbered.enumerate().map(row), sample, maps, covered, plan)
+        return batching.batch(numbered.enumerate().map(row), sample, maps, covered, plan)
 
     # As many elements as there are batches or own rows; all they say is the epoch.
     size = share.own_rows(covered) if maps else steps
     return _Stages(lambda epoch: tf.data.Dataset.from_tensors(epoch).repeat(size), finish)
 
 
-def _full_rows(covered: int | None, plan: Plan) -> int | None:
-    """Rows of every batch of this worker, if all are full; XLA likes to know them."""
-    share = plan.share
-    return share.batch if covered is None or covered % share.global_batch == 0 else None
-
-
 def _stream_stages(stream: Stream, plan: Plan) -> _Stages:
     share, count, infinite = plan.share, stream.count, stream.infinite
     if stream.batched:
         own = sharding.own_part_of_batches(stream.dataset, share)
-        return _Stages(lambda _: own, lambda batches: _limit(batches, plan))
+        return _Stages(lambda _: own, lambda batches: batching.limit(batches, plan))
     source = _cached(stream, plan)
-    maps = _converted(stream.decode, plan.map_fn)
+    maps = batching.converted(stream.decode, plan.map_fn)
     covered = None if count is None else min(count, (plan.steps or 0) * share.global_batch)
 
     def order(epoch: tf.Tensor) -> tf.data.Dataset:
         elements = source
         if plan.seed is not None:
-            elements = _shuffle(elements, plan.options.shuffle_buffer, plan.seed, epoch)
+            elements = batching.shuffle(elements, plan.options.shuffle_buffer, plan.seed, epoch)
         return elements if covered == count else elements.take(covered)
 
     def finish(elements: tf.data.Dataset) -> tf.data.Dataset:
         if count is None and not infinite:
-            return _limit(_of_unknown_size(elements, share, maps, plan), plan)
-        return _batch(sharding.own_elements(elements, share), source, maps, covered, plan)
+            return batching.limit(batching.of_unknown_size(elements, share, maps, plan), plan)
+        return batching.batch(sharding.own_elements(elements, share), source, maps, covered, plan)
+
+    return _Stages(order, finish)
+
+
+def _stripes_stages(stripes: Stripes, plan: Plan) -> _Stages:
+    share, total = plan.share, len(stripes.parts)
+    divided = total % share.num_workers == 0
+    size = total // share.num_workers if divided else total
+    first = share.rank * size if divided else 0
+    own = range(first, first + size)
+    rows = share.global_batch // total  # of one stripe in one batch
+    steps = plan.steps or 0
+    # All batches are full but the last one, which has what is left of each stripe.
+    covered = min(stripes.count, steps * share.global_batch)
+    kept = [min(stripes.counts[number], steps * rows) for number in own]
+    turns = tf.data.Dataset.range(steps * rows * size).map(lambda i: i // rows % size)
+    maps = batching.converted(stripes.decode, plan.map_fn)
+
+    def order(epoch: tf.Tensor) -> tf.data.Dataset:
+        buffer = max(plan.options.shuffle_buffer // total, 1)
+        parts = [
+            batching.shuffle(stripes.parts[number], buffer, (plan.seed or 0) + number, epoch).take(
+                count
+            )
+            for number, count in zip(own, kept)
+        ]
+        return tf.data.Dataset.choose_from_datasets(parts, turns, stop_on_empty_dataset=False)
+
+    def finish(elements: tf.data.Dataset) -> tf.data.Dataset:
+        sample = stripes.parts[own[0]]
+        if not divided:
+            return batching.batch(
+                sharding.own_elements(elements, share), sample, maps, covered, plan
+            )
+        for function in maps:
+            elements, sample = batching.map_rows(elements, function, plan), sample.map(function)
+        full = batching.full_rows(covered, plan) is not None
+        batches = elements.batch(share.batch, drop_remainder=full)
+        if sum(kept) > (steps - 1) * share.batch:
+            return batches
+        return batches.concatenate(sharding.empty_like(sample))
 
     return _Stages(order, finish)
 
@@ -153,87 +189,3 @@ def _cached(stream: Stream, plan: Plan) -> tf.data.Dataset:
     dataset, count = stream.dataset, stream.count
     fits = count is not None and count * element_bytes(dataset.element_spec) <= CACHE_LIMIT
     return dataset.cache() if plan.options.cache and fits else dataset
-
-
-def _shuffle(
-    elements: tf.data.Dataset, buffer: int, seed: int, epoch: tf.Tensor
-) -> tf.data.Dataset:
-    if not tf.executing_eagerly():
-        # tf.data mixes in the seed of the graph, which comes from tf.random.set_seed and may
-        # differ between workers. This graph is the epoch's own.
-        tf.random.set_seed(_FIXED_GRAPH_SEED)
-    mixed = tf.constant(seed * _SEED_STRIDE % 2**62, tf.int64) + epoch
-    return elements.shuffle(buffer, seed=mixed, reshuffle_each_iteration=False)
-
-
-def _converted(*functions: Callable[..., Any] | None) -> Maps:
-    """The functions that are there, with AutoGraph for theirs, which is off for ours."""
-    return [tf.function(function) for function in functions if function is not None]
-
-
-def _map(dataset: tf.data.Dataset, function: Callable[..., Any], plan: Plan) -> tf.data.Dataset:
-    return dataset.map(function, num_parallel_calls=plan.options.parallel_calls, deterministic=True)
-
-
-def _batch(
-    elements: tf.data.Dataset,
-    sample: tf.data.Dataset,
-    maps: Maps,
-    covered: int | None,
-    plan: Plan,
-) -> tf.data.Dataset:
-    """Maps and batches this worker's elements, with a last step of no rows where it has none.
-
-    Args:
-        elements: what this worker keeps.
-        sample: elements of the source, to tell what a batch without rows is like.
-        maps: functions of an element, in order.
-        covered: rows of the whole source that an epoch uses; None without end.
-        plan: the plan.
-    """
-    share = plan.share
-    for function in maps:
-        elements = _map(elements, function, plan)
-    all_full = _full_rows(covered, plan) is not None
-    batches = elements.batch(share.batch, drop_remainder=all_full)
-    if covered is None or all_full or share.last_rows(covered):
-        return batches
-    for function in maps:
-        sample = sample.map(function)
-    return batches.concatenate(sharding.empty_like(sample))
-
-
-def _of_unknown_size(
-    elements: tf.data.Dataset, share: Share, maps: Maps, plan: Plan
-) -> tf.data.Dataset:
-    """Batches of a source whose end can't be foreseen: the last share may turn out empty.
-
-    Therefore whole global batches are made, cut, and only then are this worker's rows mapped.
-    """
-    if share.num_workers == 1:
-        for function in maps:
-            elements = _map(elements, function, plan)
-        return elements.batch(share.global_batch, drop_remainder=plan.drop_remainder)
-    batches = elements.batch(share.global_batch, drop_remainder=plan.drop_remainder)
-    if not maps:
-        return sharding.own_part_of_batches(batches, share)
-
-    def mapped(*batch: Any) -> tf.data.Dataset:
-        value = batch[0] if len(batch) == 1 else batch
-        rows = sharding.row_count(value)
-        start = tf.minimum(tf.constant(share.offset, tf.int64), rows)
-        stop = tf.minimum(start + share.batch, rows)
-        own = tf.data.Dataset.from_tensor_slices(sharding.take_rows(value, start, stop))
-        sample = tf.data.Dataset.from_tensor_slices(sharding.take_rows(value, 0, 1))
-        for function in maps:
-            own, sample = _map(own, function, plan), sample.map(function)
-        nothing = sharding.empty_like(sample).take(tf.cast(start >= stop, tf.int64))
-        return own.batch(share.batch).concatenate(nothing)
-
-    return batches.flat_map(mapped)
-
-
-def _limit(batches: tf.data.Dataset, plan: Plan) -> tf.data.Dataset:
-    if plan.steps is None:
-        return batches
-    return (batches.repeat() if plan.refill else batches).take(plan.steps)

@@ -7,6 +7,7 @@ the place to see that their rows are not.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,8 @@ from tfdist.data import pipeline, sharding
 from tfdist.data.arrays import Rows, from_arrays
 from tfdist.data.making import plan_dataset
 from tfdist.data.plans import DataInfo
-from tfdist.data.streams import Stream
+from tfdist.data.sources import Source
+from tfdist.data.streams import Stripes
 
 __all__ = ["Preview", "preview_shards"]
 
@@ -84,10 +86,14 @@ def preview_shards(
     return Preview(rows, facts)
 
 
-def _row_numbers(source: Rows | Stream) -> Rows | Stream:
+def _row_numbers(source: Source) -> Source:
     """The same source with the rows' numbers instead of their content."""
     if isinstance(source, Rows):
         return from_arrays(np.arange(source.count), name=source.name)
+    if isinstance(source, Stripes):
+        firsts = itertools.accumulate(source.counts, initial=0)
+        parts = [tf.data.Dataset.range(f, f + count) for f, count in zip(firsts, source.counts)]
+        return dataclasses.replace(source, parts=tuple(parts), decode=None)
     if not source.batched:
         numbers = source.dataset.enumerate().map(lambda number, *_: number)
         return dataclasses.replace(source, dataset=numbers, decode=None)

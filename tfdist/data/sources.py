@@ -5,17 +5,19 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
 from tfdist.data import streams
 from tfdist.data.arrays import Rows, from_arrays
 from tfdist.data.shares import Share
-from tfdist.data.streams import Stream
+from tfdist.data.streams import Stream, Stripes
 from tfdist.errors import DataError, explain
 
-__all__ = ["Place", "open_source"]
+__all__ = ["Place", "Source", "open_source"]
+
+Source: TypeAlias = Rows | Stream | Stripes
 
 _KINDS = (
     "a TFDS name, a tf.data.Dataset, arrays (one, a tuple or a dict), "
@@ -55,8 +57,9 @@ def open_source(
     batched: bool | None = None,
     data_dir: str | None = None,
     in_memory: bool = True,
+    shuffled: bool = False,
     **tfds_options: Any,
-) -> tuple[Rows | Stream, Place]:
+) -> tuple[Source, Place]:
     """Opens a source of any kind.
 
     Args:
@@ -66,10 +69,12 @@ def open_source(
         batched: whether a data set's elements are batches.
         data_dir: where TFDS data sets are.
         in_memory: whether small TFDS splits may be read into memory.
+        shuffled: whether the order of a TFDS split does not matter, so that it can be read in
+            stripes.
         **tfds_options: more options of a TFDS data set.
 
     Returns:
-        The rows or stream, and the place, whose `shard` is "local" for a function.
+        The source, and the place, whose `shard` is "local" for a function.
 
     Raises:
         DataError: the source is of no known kind, or can't be used as asked.
@@ -78,8 +83,14 @@ def open_source(
         _refuse_batched(batched, "A TFDS data set")
         from tfdist.data import tfds_source
 
+        divided = shuffled and place.shard == "global"
         opened = tfds_source.from_tfds(
-            source, split=split, data_dir=data_dir, in_memory=in_memory, **tfds_options
+            source,
+            split=split,
+            data_dir=data_dir,
+            in_memory=in_memory,
+            stripes_for=place.share.global_batch if divided else None,
+            **tfds_options,
         )
         return opened, place
     if given := [name for name, value in tfds_options.items() if value is not None]:

@@ -7,9 +7,8 @@ import logging
 
 from tfdist.data import agreement
 from tfdist.data.agreement import Claim, Exchange
-from tfdist.data.arrays import Rows
 from tfdist.data.plans import Plan
-from tfdist.data.streams import Stream
+from tfdist.data.sources import Source
 from tfdist.errors import DataError, explain
 
 __all__ = ["settle"]
@@ -19,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 def settle(
     plan: Plan,
-    source: Rows | Stream,
+    source: Source,
     claim: Claim,
     steps: int | None,
     exchange: Exchange | None,
@@ -62,7 +61,7 @@ def settle(
 
 
 def _own_steps(
-    plan: Plan, source: Rows | Stream, shard: str, steps: int | None, alone: bool
+    plan: Plan, source: Source, shard: str, steps: int | None, alone: bool
 ) -> tuple[int | None, bool]:
     """Steps of an epoch of this worker's data (None if unknown or infinite), and `refill`."""
     if source.infinite:

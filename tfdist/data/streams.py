@@ -9,13 +9,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import tensorflow as tf
 
 from tfdist.errors import DataError, explain
 
-__all__ = ["Stream", "batch_size_of", "check_common_order", "check_unbatched", "element_bytes"]
+__all__ = [
+    "Stream",
+    "Stripes",
+    "batch_size_of",
+    "check_common_order",
+    "check_unbatched",
+    "element_bytes",
+]
 
 # Data sets that hand on the elements of their input as they are.
 _SAME_ELEMENTS = (
@@ -57,6 +64,38 @@ class Stream:
     def infinite(self) -> bool:
         """Whether the data set never ends."""
         return int(self.dataset.cardinality()) == tf.data.INFINITE_CARDINALITY
+
+
+@dataclass(frozen=True)
+class Stripes:
+    """A source in several parts that are read side by side, so that workers can divide them.
+
+    With V stripes, each global batch has G / V rows of every stripe, in the stripes' order. If
+    the number of workers W divides V, each worker reads V / W stripes and none of the others:
+
+        rows of a batch    | stripe 0 | stripe 1 | stripe 2 | stripe 3 |
+        two workers        |      worker 0       |      worker 1       |
+
+    V depends on the batch, not on W, so the batches are the same for every W.
+
+    Attributes:
+        parts: the elements of each stripe.
+        counts: number of elements of each; they differ by one at most.
+        decode: as in a Stream.
+        name: for messages.
+    """
+
+    parts: tuple[tf.data.Dataset, ...]
+    counts: tuple[int, ...]
+    decode: Callable[..., Any] | None
+    name: str
+    batched: ClassVar[bool] = False
+    infinite: ClassVar[bool] = False
+
+    @property
+    def count(self) -> int:
+        """Number of elements."""
+        return sum(self.counts)
 
 
 def _chain(dataset: Any) -> Iterator[tuple[str, Any]]:

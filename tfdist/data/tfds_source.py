@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import pathlib
 import re
@@ -16,7 +17,7 @@ from tfdist.config.fields import nearest
 from tfdist.data import prepare
 from tfdist.data.arrays import Rows, from_arrays
 from tfdist.data.digits import digits_dataset_builder  # registers `digits`
-from tfdist.data.streams import Stream, element_bytes
+from tfdist.data.streams import Stream, Stripes, element_bytes
 from tfdist.errors import DataError, explain
 
 __all__ = ["default_data_dir", "find_builder", "from_tfds", "num_classes"]
@@ -25,6 +26,11 @@ logger = logging.getLogger(__name__)
 
 # A split up to this size is read into memory, where its rows can be found by number.
 MEMORY_LIMIT = 512 * 2**20
+
+# The number of stripes divides this, so that many numbers of workers divide the stripes.
+_MOST_STRIPES = 24
+# With fewer rows a stripe is not worth the files it opens.
+_ROWS_OF_A_STRIPE = 20
 
 _NAME = re.compile(r"(?P<name>[a-z][a-z0-9_]*)(/(?P<config>[^:/]+))?(:(?P<version>[\w.*]+))?\Z")
 _DECODED_LATE = (tfds.features.Image, tfds.features.Video, tfds.features.Audio)
@@ -86,8 +92,9 @@ def from_tfds(
     data_dir: str | None = None,
     in_memory: bool = True,
     as_supervised: bool | None = None,
+    stripes_for: int | None = None,
     timeout: float = prepare.PREPARE_TIMEOUT,
-) -> Rows | Stream:
+) -> Rows | Stream | Stripes:
     """Opens a split of a data set, and prepares the data set first where needed.
 
     Args:
@@ -97,11 +104,12 @@ def from_tfds(
         in_memory: whether a split that is small enough is read into memory.
         as_supervised: pairs of input and label instead of a dict of all features; None means
             pairs where the data set defines them.
+        stripes_for: the global batch, if a split that is not in memory may be read in stripes.
         timeout: deadline of the preparation, in seconds.
 
     Returns:
-        The rows, if they are in memory; else a stream. Its images are decoded only for the rows
-        that a worker keeps.
+        The rows, if they are in memory; else a stream or stripes. Their images are decoded only
+        for the rows that a worker keeps.
 
     Raises:
         DataError: the data set or split does not exist, or can't be prepared.
@@ -127,10 +135,28 @@ def from_tfds(
         arrays = tfds.as_numpy(_read(builder, split, as_supervised, batch_size=-1))
         return from_arrays(arrays, name=title)
     late = _late_decoders(builder, as_supervised)
-    dataset = _read(builder, split, as_supervised, decoders=late or None)
-    dataset = dataset.apply(tf.data.experimental.assert_cardinality(info.num_examples))
     decode = _decode(builder, late, as_supervised) if late else None
-    return Stream(dataset, decode=decode, name=title)
+
+    def read(part: Any, count: int) -> tf.data.Dataset:
+        dataset = _read(builder, part, as_supervised, decoders=late or None)
+        return dataset.apply(tf.data.experimental.assert_cardinality(count))
+
+    stripes = _number_of_stripes(info, stripes_for) if stripes_for else 1
+    if stripes == 1:
+        return Stream(read(split, info.num_examples), decode=decode, name=title)
+    parts = tfds.even_splits(split, stripes)
+    counts = tuple(builder.info.splits[part].num_examples for part in parts)
+    return Stripes(tuple(map(read, parts, counts)), counts, decode, title)
+
+
+def _number_of_stripes(info: Any, batch: int) -> int:
+    """Number of stripes: a divisor of the batch, and each has at least a file of its own.
+
+    A file is read from its beginning, so stripes that share one would read it several times.
+    """
+    most = min(len(info.file_instructions), info.num_examples // _ROWS_OF_A_STRIPE)
+    common = math.gcd(batch, _MOST_STRIPES)
+    return max(n for n in range(1, common + 1) if common % n == 0 and (n == 1 or n <= most))
 
 
 def num_classes(name: str, data_dir: str | None = None) -> int:
