@@ -14,6 +14,7 @@ __all__ = ["WRITE_TIMEOUT", "arrive", "chief_decides", "is_shared", "outcome", "
 
 WRITE_TIMEOUT = 3600.0  # seconds: a slow disk is not a failure, and a dead chief is noticed anyway
 _ARRIVE_TIMEOUT = 60.0
+_last_paths: list[str] = []  # of the latest save, by rank
 
 
 def is_shared(strategy: Any) -> bool:
@@ -52,7 +53,7 @@ def arrive(strategy: Any, what: str, facts: dict[str, Any]) -> list[dict[str, An
     Args:
         strategy: a tfdist strategy.
         what: the call, such as "model.save", for the error message.
-        facts: what the others need to know of this worker's call.
+        facts: what the others need to know of this worker's call: its "path", and more.
 
     Returns:
         The facts by rank.
@@ -72,12 +73,22 @@ def arrive(strategy: Any, what: str, facts: dict[str, Any]) -> list[dict[str, An
             explain(
                 f"`{what}` must be called on every worker; {missing} did not call it within "
                 f"{timeout:.0f} s (TFDIST_SAVE_TIMEOUT) of worker {strategy.tfdist.rank}",
-                received=f"path {facts['path']!r}" if "path" in facts else None,
+                received=f"path {facts['path']!r}{_before()}",
                 fix="Remove the `if` around it: all workers call it with the same path, the chief "
                 "writes the file, and the others only take part",
             )
         ) from None
-    return [json.loads(text) for text in texts]
+    arrivals = [json.loads(text) for text in texts]
+    _last_paths[:] = [arrival["path"] for arrival in arrivals]
+    return arrivals
+
+
+def _before() -> str:
+    """Tells of a save just before that may have joined two different calls."""
+    if len(set(_last_paths)) < 2:
+        return ""
+    paths = ", ".join(f"worker {rank} {path!r}" for rank, path in enumerate(_last_paths))
+    return f"; the save before this one had different paths: {paths}"
 
 
 def outcome(strategy: Any, problem: str) -> list[str]:

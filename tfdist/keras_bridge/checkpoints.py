@@ -105,8 +105,11 @@ def _restore(original: Callable[..., Any], self: Any, logs: Any = None) -> None:
         _wait_for_backup(self._weights_path, found, strategy.tfdist.rank)
     self.model.load_weights(self._weights_path)
     if "epoch" in found:
-        self.model._initial_epoch = self._current_epoch = found["epoch"]
-        step = found.get("step", 0)
+        epoch, step = found["epoch"], found.get("step", 0)
+        steps = (self.params or {}).get("steps")
+        if steps and step >= steps:  # backed up after the epoch's last batch
+            epoch, step = epoch + 1, 0
+        self.model._initial_epoch = self._current_epoch = epoch
         self._last_batch_seen = max(step - 1, 0)
         resume.resume_at(self.model, step)
 

@@ -1,0 +1,141 @@
+"""Keras' built-in callbacks under two workers, with one path for both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.server import CaseServer
+
+CASES = "keras_bridge.saving_cases"
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[CaseServer]:
+    with CaseServer(f"{CASES}:multi_worker", n=2) as server:
+        yield server
+
+
+def test_model_checkpoint_in_all_its_modes(workers: CaseServer, tmp_path: Path) -> None:
+    chief, other = workers.call(f"{CASES}:checkpoints", folder=str(tmp_path), timeout=90)
+    assert chief == other
+    assert chief["folders"]["best"] == ["best.keras"]
+    assert [n[:2] for n in chief["folders"]["all"]] == ["01", "02", "03"]
+    assert all(n.endswith(".keras") for n in chief["folders"]["all"])
+    assert chief["folders"]["weights"] == [f"{n}.weights.h5" for n in (1, 2, 3)]
+    assert chief["folders"]["steps"] == ["2-1.keras", "3-2.keras"]  # steps 3 and 6 of 2 a epoch
+
+
+def test_logs_are_the_chiefs(workers: CaseServer, tmp_path: Path) -> None:
+    chief, other = workers.call(f"{CASES}:logs", folder=str(tmp_path), timeout=90)
+    assert chief == other
+    lines = chief["lines"]
+    assert lines[0] == "epoch,extra,loss,mae,val_extra,val_loss,val_mae"
+    assert [line.split(",")[0] for line in lines[1:]] == ["0", "1", "0"]
+    assert chief["history"] == ["loss", "mae"]
+    folders = {str(Path(name).parent) for name in chief["files"]}
+    assert folders == {".", "board/train"}
+    events = [n for n in chief["files"] if "tfevents" in n]
+    assert len(events) == 1, "one process writes events"
+
+
+def test_profiles_are_kept_for_each_worker(workers: CaseServer, tmp_path: Path) -> None:
+    files = workers.call(f"{CASES}:logs", folder=str(tmp_path), profile=2, timeout=90)[0]["files"]
+    traces = [n for n in files if n.endswith(".xplane.pb")]
+    assert sorted(n.split("/plugins")[0] for n in traces) == ["board/train", "board/worker-1/train"]
+    assert all("worker-1" not in n for n in files if "tfevents" in n)
+
+
+@pytest.mark.parametrize(
+    ("save_freq", "fail_at", "double", "epochs"),
+    [
+        ("epoch", 5, False, [2, 3]),
+        (3, 5, True, [1, 2, 3]),  # resumes in the middle of epoch 1
+        (2, 5, False, [2, 3]),  # a backup after the last batch of epoch 1
+    ],
+)
+def test_an_interrupted_run_ends_as_a_straight_one(
+    workers: CaseServer,
+    tmp_path: Path,
+    save_freq: Any,
+    fail_at: int,
+    double: bool,
+    epochs: list[int],
+) -> None:
+    for result in workers.call(
+        f"{CASES}:back_up_and_resume",
+        folder=str(tmp_path),
+        save_freq=save_freq,
+        fail_at=fail_at,
+        double=double,
+        timeout=90,
+    ):
+        assert result["failed"] == "RuntimeError: interrupted"
+        assert "latest.weights.h5" in result["kept"]
+        assert result["epochs"] == epochs
+        assert result["steps"] == 8
+        assert result["apart"] < 1e-5
+        assert not result["left"]
+
+
+def test_a_damaged_backup_gives_way_to_the_one_before(workers: CaseServer, tmp_path: Path) -> None:
+    for result in workers.call(f"{CASES}:resume_from_damaged", folder=str(tmp_path), both=False):
+        assert result == {"error": "no error", "epochs": [1, 2], "steps": 6}
+
+
+def test_only_damaged_backups_are_an_error_on_all(workers: CaseServer, tmp_path: Path) -> None:
+    for result in workers.call(f"{CASES}:resume_from_damaged", folder=str(tmp_path), both=True):
+        assert result["error"].startswith("SaveError")
+        assert "No backup in the folder can be read" in result["error"]
+
+
+def test_steering_callbacks_decide_alike(workers: CaseServer) -> None:
+    chief, other = workers.call(f"{CASES}:steering", timeout=90)
+    assert chief == other
+    assert chief["epochs"] == [0, 1, 2, 3]
+    assert chief["rates"][0] == 0.5
+    assert chief["rates"][-1] < 0.05
+
+
+def test_one_workers_vote_stops_all(workers: CaseServer) -> None:
+    for result in workers.call(f"{CASES}:vote"):
+        assert result["epochs"] == [0, 1]
+        assert result["warnings"] == [
+            "Only worker 1 set stop_training in epoch 2; all workers stop with it."
+        ]
+        assert result["again"] == [0, 1]
+
+
+@pytest.mark.parametrize("raise_error", [False, True])
+def test_nan_stops_all_in_the_same_step(workers: CaseServer, raise_error: bool) -> None:
+    for result in workers.call(f"{CASES}:stop_on_nan", raise_error=raise_error):
+        assert result["batches"] == [0, 1, 2]
+        expected = "RuntimeError: NaN or Inf loss encountered at batch 2"
+        assert result["error"].startswith(expected if raise_error else "no error")
+
+
+def test_swapped_averages_are_what_is_saved(workers: CaseServer, tmp_path: Path) -> None:
+    chief, other = workers.call(f"{CASES}:swap_average", folder=str(tmp_path))
+    assert chief == other
+    assert all(np.allclose(a, b) for a, b in zip(chief["weights"], chief["saved"]))
+
+
+def test_embeddings_for_the_projector_are_written_once(workers: CaseServer, tmp_path: Path) -> None:
+    files = workers.call(f"{CASES}:embeddings", folder=str(tmp_path))[0]
+    assert "projector_config.pbtxt" in files
+    assert "train/keras_embedding.ckpt-0.weights.h5" in files
+    assert not [name for name in files if "worker" in name]
+
+
+def test_a_callback_for_another_backend_is_refused(workers: CaseServer) -> None:
+    for error in workers.call(f"{CASES}:refused"):
+        assert error.startswith("UnsupportedError: OrbaxCheckpoint")
+
+
+def test_workers_that_start_from_different_states_are_refused(workers: CaseServer) -> None:
+    for error in workers.call(f"{CASES}:different_starts"):
+        assert error.startswith("ClusterError: The workers start from different states")
+        assert "worker 1 from epoch 1, step 0" in error
