@@ -1,5 +1,9 @@
 # make train   sets up a virtual environment and trains the digits with two real worker processes
 # make test    runs the tests in that environment
+# make parity  runs the fit-feature x strategy matrix and prints it
+# make bench docs   measures this machine, and writes the tables of README and docs/ from the code
+#                   and the figures (an idle machine, please; PyTorch too: pip install -e '.[bench]')
+# make lint types build   what CI checks before the tests
 # PYTHON=python3.12 chooses the interpreter, VENV=... the folder, EPOCHS=... and WORKERS=... the run,
 # PYTEST_ARGS="-k launcher" the tests.
 
@@ -53,8 +57,8 @@ types: $(INSTALLED)
 	MYPYPATH=$(TYPES) $(BIN)/mypy --cache-dir build/mypy scripts/*.py scripts/bench/contenders.py scripts/bench/fit_overhead.py
 
 bench: $(INSTALLED)
-	$(BIN)/python scripts/bench/fit_overhead.py
-	$(BIN)/python scripts/bench/scaling.py
+	$(BIN)/python scripts/bench/fit_overhead.py --json=docs/measured/fit_overhead.json
+	$(BIN)/python scripts/bench/scaling.py --json=docs/measured/scaling.json
 
 docs: $(INSTALLED)
 	$(BIN)/python docs/render.py

@@ -5,6 +5,7 @@ A table stands between `<!-- begin: NAME -->` and `<!-- end: NAME -->`.
 
 from __future__ import annotations
 
+import json
 import sys
 from collections import Counter
 from pathlib import Path
@@ -38,7 +39,26 @@ def summary() -> str:
     return "\n".join(lines)
 
 
-TABLES = {"summary": summary, "matrix": lambda: markdown().strip()}
+def measured(name: str) -> str:
+    """Returns the table of a benchmark, as it was written by its `--json`."""
+    figures = json.loads((ROOT / "docs" / "measured" / f"{name}.json").read_text())
+    machine = figures["machine"]
+    versions = ", ".join(
+        f"{p} {machine[p]}" for p in ("tensorflow", "keras", "torch") if p in machine
+    )
+    where = (
+        f"{machine['cores']} cores (load average {machine['load_before']} of other work at the start), "
+        f"no GPU, Python {machine['python']}, {versions}."
+    )
+    return "\n".join([f"{figures['caption']} {where}", "", *figures["table"]])
+
+
+TABLES = {
+    "summary": summary,
+    "matrix": lambda: markdown().strip(),
+    "fit_overhead": lambda: measured("fit_overhead"),
+    "scaling": lambda: measured("scaling"),
+}
 
 
 def render(text: str) -> str:

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
+# Of others' work: read before any contender starts.
+_LOAD_BEFORE = round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else 0.0
 _PACKAGES = ("tensorflow", "keras", "torch")
 
 
@@ -26,7 +28,7 @@ def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
     return [b / a for a, b in zip(ours, theirs, strict=True)]
 
 
-def machine() -> dict[str, str | int]:
+def machine() -> dict[str, str | int | float]:
     """Returns what a reader needs to place the figures; no names, no paths."""
     installed = {}
     for package in _PACKAGES:
@@ -41,6 +43,7 @@ def machine() -> dict[str, str | int]:
         "cores": cores,
         "processor": platform.machine(),
         "python": platform.python_version(),
+        "load_before": _LOAD_BEFORE,
         **installed,
     }
 
@@ -63,7 +66,9 @@ def throughput(images: int, seconds: Sequence[float]) -> str:
     return f"{middle:,.0f} ({low:,.0f}-{high:,.0f})"
 
 
-def save(path: Path | None, figures: Mapping[str, object]) -> None:
-    """Writes the figures with the machine they come from, when a path is given."""
+def save(path: Path | None, caption: str, shown: str, figures: Mapping[str, object]) -> None:
+    """Writes the table and the figures behind it, with the machine, when a path is given."""
     if path is not None:
-        path.write_text(json.dumps({"machine": machine(), **figures}, indent=2) + "\n")
+        content = {"machine": machine(), "caption": caption, "table": shown.splitlines(), **figures}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(content, indent=1) + "\n")

@@ -52,9 +52,13 @@ def main() -> int:
             )
             figures[f"{strategy}/{model}"] = {"seconds": seconds, "ratio": middle}
             medians.append(middle)
-    print(f"images/s, median (quartiles) of {options.rounds} turns of {options.steps} steps")
-    print(table(["strategy", "model", "hand-written loop", "tfdist fit", "ratio"], rows))
-    save(options.json, {"options": _plain(options), "results": figures})
+    caption = (
+        f"Images/s, median (quartiles) of {options.rounds} turns of {options.steps} steps; global batch "
+        f"{options.batch}, images of {options.size} x {options.size}."
+    )
+    shown = table(["strategy", "model", "hand-written loop", "tfdist fit", "ratio"], rows)
+    print(f"{caption}\n{shown}")
+    save(options.json, caption, shown, {"options": _plain(options), "results": figures})
     return 1 if options.check and min(medians) < TARGET else 0
 
 

@@ -54,12 +54,14 @@ def main() -> int:
                 ]
             )
         figures[model] = dict(seconds)
-    print(f"images/s, median (quartiles) of {options.rounds} turns of {options.steps} steps,")
-    print(
-        f"{options.batch} images of {options.size} x {options.size} per worker and step, one core each"
+    caption = (
+        f"Images/s, median (quartiles) of {options.rounds} turns of {options.steps} steps; "
+        f"{options.batch} images of {options.size} x {options.size} per worker and step, one core and "
+        "one thread each."
     )
-    print(table(["model", "program", "1 worker", "2 workers", "speed-up (of 2)"], rows))
-    save(options.json, {"options": _plain(options), "results": figures})
+    shown = table(["model", "program", "1 worker", "2 workers", "speed-up (of 2)"], rows)
+    print(f"{caption}\n{shown}")
+    save(options.json, caption, shown, {"options": _plain(options), "results": figures})
     return 0
 
 
