@@ -257,3 +257,40 @@ def packed_metrics(strategy: Any) -> dict[str, Any]:
         "got": [found["auc"], found["mae"]],
         "want": [float(auc.result()), float(np.abs(labels - predicted).mean())],
     }
+
+
+def one_row_of_an_image(strategy: Any, jit: bool) -> dict[str, Any]:
+    """Trains a convolution on one row: the second replica has none."""
+
+    class Counter(keras.layers.Layer):
+        def build(self, _: Any) -> None:
+            self.seen = self.add_weight(shape=(), trainable=False, initializer="zeros")
+
+        def call(self, x: Any, training: bool = False) -> Any:
+            if training:
+                self.seen.assign_add(tf.cast(tf.shape(x)[0], tf.float32))
+            return x
+
+    with strategy.scope():
+        counter = Counter()
+        model = keras.Sequential(
+            [
+                keras.Input((2, 2, 1)),
+                counter,
+                keras.layers.Conv2D(1, 2, use_bias=False, kernel_initializer="ones"),
+                keras.layers.Flatten(),
+            ]
+        )
+        metric = keras.metrics.MeanMetricWrapper(lambda _, p: p, name="mean")
+        model.compile(keras.optimizers.SGD(0.1), "mse", weighted_metrics=[metric], jit_compile=jit)
+    x, y = np.arange(4.0).reshape(1, 2, 2, 1), np.ones((1, 1))
+    prediction = float(model.predict(x, verbose=0)[0, 0])
+    logs = model.train_on_batch(x, y, return_dict=True)
+    return {
+        "seen": [float(copy) for copy in strategy.experimental_local_results(counter.seen._value)],
+        "mean": logs["mean"],
+        "prediction": prediction,
+        "rows": model.predict(x, verbose=0).shape[0],
+        "weights": model.layers[1].get_weights()[0].ravel().tolist(),
+        "by_hand": (1 - 0.2 * (6.0 - 1.0) * np.arange(4.0)).tolist(),
+    }
