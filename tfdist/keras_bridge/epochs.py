@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -19,28 +18,6 @@ from tfdist.keras_bridge.steps import StepIterator
 __all__ = ["BridgedEpochIterator", "check_steps"]
 
 _StockEpochIterator: Any = keras_trainer.TFEpochIterator
-
-
-class _Pass:
-    """One pass over a dataset, begun at its first element.
-
-    Keras asks for the next epoch's iterator at the end of each epoch, also of the last one, and
-    for another when that epoch begins; making one costs a tenth of a second.
-    """
-
-    def __init__(self, dataset: Callable[[], Any]) -> None:
-        self._dataset = dataset
-
-    def __iter__(self) -> _Pass:
-        return self
-
-    def __next__(self) -> Any:
-        return next(self.iterator)
-
-    @functools.cached_property
-    def iterator(self) -> Any:
-        """The distributed iterator."""
-        return iter(self._dataset())
 
 
 def check_steps(dataset: tf.data.Dataset, steps: int | None) -> bool:
@@ -151,28 +128,8 @@ class BridgedEpochIterator(_StockEpochIterator):
         return self._input.data_spec
 
     def __next__(self) -> tuple[int, int, StepIterator]:
-        begin, end, source = next(self._epoch_iterator)
-        return begin, end, StepIterator(source.iterator, self._steps_left(begin))
-
-    def _get_iterator(self) -> _Pass:
-        return _Pass(self._dataset_of_next_pass)
-
-    def _dataset_of_next_pass(self) -> Any:
-        """Gives arrays an order of their own in each pass, where nobody has seeded the workers.
-
-        Keras' shuffle of arrays has the same order in every pass once it has a seed.
-        """
-        if (
-            self._passes
-            and self._order_seed is not None
-            and isinstance(self.data_adapter, ArrayDataAdapter)
-        ):
-            strategy = self._distribute_strategy
-            with strategy.tfdist.global_seed((self._order_seed + self._passes) % 2**31):
-                dataset = self.data_adapter.get_tf_dataset()
-            self._distributed_dataset = step_input.build_input(strategy, dataset).dataset
-        self._passes += 1
-        return self._distributed_dataset
+        begin, end, iterator = next(self._epoch_iterator)
+        return begin, end, StepIterator(iterator, self._steps_left(begin))
 
     def _steps_left(self, begin: int) -> int | None:
         """Returns how many steps the next execution has for sure, or None when unknown."""
