@@ -198,23 +198,21 @@ def save_into_missing_folder(strategy: Any, folder: str) -> str:
     return error_of(lambda: build(strategy).save(f"{folder}/missing/m.keras"))
 
 
-def save_on_full_disk(strategy: Any, folder: str) -> dict[str, Any]:
+def save_on_full_disk(strategy: Any, folder: str, name: str) -> dict[str, Any]:
     """The chief can write no more than a kilobyte, which looks like a full disk to it."""
     model = build(strategy)
-    model.save(f"{folder}/m.keras")
-    size = os.path.getsize(f"{folder}/m.keras")
+    save = model.save_weights if ".weights." in name else model.save
+    save(f"{folder}/{name}")
+    size = os.path.getsize(f"{folder}/{name}")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     if strategy.tfdist.is_chief:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1024, hard))
     try:
-        error = error_of(lambda: model.save(f"{folder}/m.keras"))
+        error = error_of(lambda: save(f"{folder}/{name}"))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    return {
-        "error": error,
-        "files": listing(folder),
-        "untouched": os.path.getsize(f"{folder}/m.keras") == size,
-    }
+    untouched = os.path.getsize(f"{folder}/{name}") == size
+    return {"error": error, "files": listing(folder), "untouched": untouched}
 
 
 def keep_existing(strategy: Any, folder: str) -> dict[str, str]:

@@ -71,6 +71,17 @@ def test_an_error_in_the_block_leaves_the_target_and_no_trace(tmp_path: Path) ->
     assert listing(tmp_path) == ["m.keras"]
 
 
+def test_a_disk_without_room_is_an_error_before_the_write(tmp_path: Path) -> None:
+    write(tmp_path / "m.keras", "one")
+    with (
+        pytest.raises(OSError, match="1,125,899,906,842,624 bytes are needed"),
+        atomic.replacing(tmp_path / "m.keras", size=2**50) as staged,
+    ):
+        raise AssertionError(f"began to write {staged}")
+    assert (tmp_path / "m.keras").read_text() == "one"
+    assert listing(tmp_path) == ["m.keras"]
+
+
 def test_the_mode_of_a_replaced_file_stays(tmp_path: Path) -> None:
     write(tmp_path / "m.keras", "one")
     os.chmod(tmp_path / "m.keras", 0o640)

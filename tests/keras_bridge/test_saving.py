@@ -104,11 +104,15 @@ def test_an_error_of_the_chief_reaches_all(workers: CaseServer, tmp_path: Path) 
         assert "missing/m.keras" in error
 
 
-def test_a_full_disk_leaves_the_earlier_file(workers: CaseServer, tmp_path: Path) -> None:
-    for result in workers.call(f"{CASES}:save_on_full_disk", folder=str(tmp_path)):
+@pytest.mark.parametrize("name", ["m.keras", "m.weights.h5"])
+def test_a_full_disk_leaves_the_earlier_file(
+    workers: CaseServer, tmp_path: Path, name: str
+) -> None:
+    for result in workers.call(f"{CASES}:save_on_full_disk", folder=str(tmp_path), name=name):
         assert result["error"].startswith("SaveError: Worker 0 could not write the file")
+        assert "File too large" in result["error"]
         assert result["untouched"]
-        assert result["files"] == ["m.keras"]
+        assert result["files"] == [name]
 
 
 def test_overwrite_false_is_answered_without_a_terminal(

@@ -1,175 +1,243 @@
-"""What stock Keras and tf.distribute do wrong: one check for each repair of the bridge, or more.
+"""What Keras and tf.distribute do without tfdist; see test_upstream_saving.py.
 
-A check runs in a process that has never imported tfdist, on two logical CPU devices or in two worker
-processes, and returns whether the fault is still there and what it saw. When a check says no, upstream has
-fixed what its text names, and the repair can be dropped.
+Nothing here imports tfdist: the point is the behaviour that its repairs stand in for.
 """
 
 from __future__ import annotations
 
-import importlib
-import inspect
-import sys
+import contextlib
+import os
+import resource
+import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
-from parity.lazy import keras, tf
-
-__all__ = [
-    "Check",
-    "load_checks",
-    "run",
-    "signatures",
-    "stands_for",
-    "start",
-    "start_bridge",
-    "start_workers",
-]
+import tensorflow as tf
 
 
-@dataclass(frozen=True)
-class Check:
-    """A fault of upstream that a repair stands in for.
+class MultiWorker(tf.distribute.MultiWorkerMirroredStrategy):
+    """Stock, but for the two calls of `reduce` that stop Keras' `fit` (keras issue 20585)."""
 
-    Attributes:
-        owner: the repair's owner.
-        name: the repair's name.
-        fault: what upstream does.
-        function: returns (whether the fault is there, what was seen).
-        workers: whether it takes two worker processes.
-    """
-
-    owner: str
-    name: str
-    fault: str
-    function: Callable[[Any], tuple[bool, Any]]
-    workers: bool
-
-    @property
-    def id(self) -> str:
-        """Where the check is, "module:function"."""
-        return f"{self.function.__module__}:{self.function.__name__}"
+    def reduce(self, reduce_op: Any, value: Any, axis: Any = None) -> Any:
+        if isinstance(value, (tuple, list, dict)):
+            return tf.nest.map_structure(lambda v: self.experimental_local_results(v)[0], value)
+        scalar = self.experimental_local_results(value)[0].shape.rank == 0
+        return super().reduce(reduce_op, value, axis=None if scalar else axis)
 
 
-_CHECKS: list[Check] = []
+def multi_worker() -> MultiWorker:
+    return MultiWorker()
 
 
-def load_checks(*modules: str) -> list[Check]:
-    """Returns the checks of some modules of this folder."""
-    for module in modules:
-        importlib.import_module(module)
-    return [check for check in _CHECKS if check.function.__module__ in modules]
-
-
-def stands_for(owner: str, name: str, fault: str, workers: bool = False) -> Any:
-    """Enters a function into the table of checks."""
-
-    def enter(function: Any) -> Any:
-        _CHECKS.append(Check(owner, name, fault, function, workers))
-        return function
-
-    return enter
-
-
-def start() -> Any:
-    """Sets up stock MirroredStrategy on two logical CPU devices."""
-    device = tf.config.list_physical_devices("CPU")[0]
-    tf.config.set_logical_device_configuration(device, [tf.config.LogicalDeviceConfiguration()] * 2)
+def mirrored() -> tf.distribute.MirroredStrategy:
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
     return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 
 
-def start_workers() -> Any:
-    """Sets up stock MultiWorkerMirroredStrategy from TF_CONFIG."""
-    return tf.distribute.MultiWorkerMirroredStrategy()
+def data() -> tuple[np.ndarray, np.ndarray]:
+    x = np.random.default_rng(0).normal(size=(16, 4)).astype("float32")
+    x[::2] += 3.0
+    return x, x.sum(axis=1, keepdims=True)
 
 
-def run(strategy: Any, check: str) -> tuple[bool, str]:
-    """Runs the check "module:function" and returns whether the fault is there, and what was seen."""
-    keras.utils.clear_session()
-    keras.utils.set_random_seed(1)
-    module, _, function = check.partition(":")
-    fault, seen = getattr(importlib.import_module(module), function)(strategy)
-    assert "tfdist" not in sys.modules, "this process must be stock"
-    return bool(fault), str(seen)
-
-
-def start_bridge() -> Any:
-    """Sets up the table of repairs, as a strategy's constructor does."""
-    from tfdist import keras_bridge
-    from tfdist.keras_bridge import patching
-
-    keras_bridge.install()
-    return patching.installed()
-
-
-def signatures(repairs: Any) -> dict[tuple[str, str], dict[str, list[tuple[str, str, bool]]]]:
-    """Returns the parameters of each replaced function, and of its replacement, by (owner, name)."""
-    found = {}
-    for repair in repairs:
-        module, _, class_name = repair.owner.partition(":")
-        holder = importlib.import_module(module)
-        holder = getattr(holder, class_name) if class_name else holder
-        own = parameters(repair.replacement)
-        assert own[0][:2] == ("original", "POSITIONAL_OR_KEYWORD")
-        original = getattr(holder, repair.name)._tfdist_original
-        found[repair.owner, repair.name] = {"upstream": parameters(original), "ours": own[1:]}
-    return found
-
-
-def parameters(function: Any) -> list[tuple[str, str, bool]]:
-    """Returns (name, kind, whether it may be left out) of each parameter."""
-    return [
-        (p.name, p.kind.name, p.default is not p.empty)
-        for p in inspect.signature(function).parameters.values()
-    ]
-
-
-def data(rows: int = 16) -> tuple[np.ndarray, np.ndarray]:
-    x = np.random.default_rng(0).normal(size=(rows, 4)).astype("float32")
-    return x, x.sum(1, keepdims=True)
-
-
-def linear(strategy: Any, *layers: Any, **compile_arguments: Any) -> Any:
-    """Returns a model of one Dense layer after `layers`, compiled inside the scope."""
-    arguments = {"optimizer": "sgd", "loss": "mse"} | compile_arguments
+def build(strategy: Any) -> keras.Model:
     with strategy.scope():
-        chain = [layer() for layer in layers]
-        model = keras.Sequential([keras.Input((4,)), *chain, keras.layers.Dense(1)])
-        arguments = {
-            key: value() if inspect.isfunction(value) else value for key, value in arguments.items()
-        }
-        model.compile(**arguments)
+        keras.utils.set_random_seed(3)
+        model = keras.Sequential(
+            [keras.Input((4,)), keras.layers.BatchNormalization(), keras.layers.Dense(1)]
+        )
+        model.compile("adam", keras.losses.MeanSquaredError())
     return model
 
 
-def on_replicas(strategy: Any, function: Callable[[int], Any]) -> list[Any]:
-    """Calls `function(replica's number)` on each replica; returns the local results."""
-
-    def replica() -> Any:
-        index = tf.distribute.get_replica_context().replica_id_in_sync_group
-        return function(int(tf.get_static_value(index)))
-
-    step = tf.function(lambda: strategy.run(replica), autograph=False)
-    return [value.numpy() for value in strategy.experimental_local_results(step())]
+def fit(model: keras.Model, epochs: int = 1, **kwargs: Any) -> Any:
+    dataset = tf.data.Dataset.from_tensor_slices(data()).batch(8)
+    options = tf.data.Options()
+    policy = tf.data.experimental.AutoShardPolicy
+    options.experimental_distribute.auto_shard_policy = policy.DATA
+    return model.fit(dataset.with_options(options), epochs=epochs, verbose=0, **kwargs)
 
 
-def shares(strategy: Any, values: Any, first: int, function: Any) -> list[Any]:
-    """Calls `function` with the first `first` rows on replica 0, and the others on replica 1."""
-    values = tf.constant(values)
-    parts = [values[:first], values[first:]]
-
-    def one(index: int) -> Any:
-        return function(parts[index])
-
-    return on_replicas(strategy, one)
+def together(strategy: Any) -> None:
+    """Returns when every worker is here."""
+    strategy.reduce("SUM", strategy.run(lambda: tf.constant(1.0)), axis=None)
 
 
-def error_of(call: Callable[[], Any]) -> str:
-    """Returns the error that a call raises as text, or ""."""
+def is_last(strategy: Any) -> bool:
+    return strategy.cluster_resolver.task_id == 1
+
+
+# Under two workers
+
+
+def who_writes(strategy: MultiWorker, folder: str) -> list[str]:
+    """Worker 0 saves in every form, then worker 1; returns the forms that worker 1 wrote anew."""
+    model = build(strategy)
+    fit(model)
+    archive = keras.export.ExportArchive()
+    archive.track(model)
+    spec = [tf.TensorSpec((None, 4), "float32")]
+    archive.add_endpoint("serve", lambda x: model(x, training=False), input_signature=spec)
+    forms = {
+        "m.keras": model.save,
+        "m.h5": model.save,
+        "m.weights.h5": model.save_weights,
+        "export/fingerprint.pb": lambda path: model.export(os.path.dirname(path), verbose=False),
+        "archive/fingerprint.pb": lambda path: archive.write_out(
+            os.path.dirname(path), verbose=False
+        ),
+    }
+    if not is_last(strategy):
+        for name, save in forms.items():
+            save(f"{folder}/{name}")
+    together(strategy)
+    before = {name: os.stat(f"{folder}/{name}").st_mtime_ns for name in forms}
+    together(strategy)
+    if is_last(strategy):
+        for name, save in forms.items():
+            save(f"{folder}/{name}")
+    together(strategy)
+    return [n for n in forms if os.stat(f"{folder}/{n}").st_mtime_ns != before[n]]
+
+
+def own_statistics(strategy: MultiWorker, folder: str) -> list[float]:
+    model = build(strategy)
+    fit(model)
+    path = f"{folder}/{int(is_last(strategy))}.keras"
+    model.save(path)
+    return keras.models.load_model(path).layers[0].moving_mean.numpy().tolist()
+
+
+def log_files(strategy: MultiWorker, folder: str) -> dict[str, Any]:
+    log = keras.callbacks.CSVLogger(f"{folder}/log.csv")
+    board = keras.callbacks.TensorBoard(f"{folder}/board")
+    fit(build(strategy), callbacks=[log, board])
+    together(strategy)
+    events = [p.name for p in Path(folder, "board", "train").iterdir() if "tfevents" in p.name]
+    return {"logged": log.keys is not None, "event files": len(events)}
+
+
+def own_decisions(strategy: MultiWorker, folder: str) -> float:
+    """Each worker's checkpoint follows its own value."""
+    rank = float(is_last(strategy))
+
+    class Local(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            logs["local"] = rank
+
+    path = f"{folder}/{int(rank)}.keras"
+    check = keras.callbacks.ModelCheckpoint(path, save_best_only=True, monitor="local", mode="min")
+    fit(build(strategy), callbacks=[Local(), check])
+    return check.best
+
+
+def own_vote(strategy: MultiWorker) -> list[bool]:
+    """Worker 1 asks to stop; returns what each worker is about to do at the end of the epoch."""
+    stopping: list[bool] = []
+
+    class Stop(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            self.model.stop_training = is_last(strategy)
+
+    class Look(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            stopping.append(self.model.stop_training)
+
+    fit(build(strategy), callbacks=[Stop(), Look()])
+    return stopping
+
+
+def asks(strategy: MultiWorker, folder: str) -> str:
+    """Saves with overwrite=False over a file that exists; there is no terminal to ask at."""
+    path = f"{folder}/{int(is_last(strategy))}.keras"
+    model = build(strategy)
+    model.save(path)
+    try:
+        model.save(path, overwrite=False)
+    except BaseException as error:
+        return type(error).__name__
+    return "no error"
+
+
+# Under two replicas of one process
+
+
+def replica_statistics(strategy: Any, folder: str) -> dict[str, list[float]]:
+    model = build(strategy)
+    fit(model)
+    own = [
+        v.numpy() for v in strategy.experimental_local_results(model.layers[0].moving_mean.value)
+    ]
+    model.save_weights(f"{folder}/m.weights.h5")
+    loaded = build(strategy)
+    loaded.load_weights(f"{folder}/m.weights.h5")
+    saved = loaded.layers[0].moving_mean.numpy()
+    return {"saved": saved.tolist(), "first": own[0].tolist(), "second": own[1].tolist()}
+
+
+def unbuilt_optimizer(strategy: Any, folder: str) -> dict[str, Any]:
+    model = build(strategy)
+    fit(model)
+    model.save_weights(f"{folder}/m.weights.h5")
+    loaded = build(strategy)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        loaded.load_weights(f"{folder}/m.weights.h5")
+    return {
+        "saved": int(model.optimizer.iterations.numpy()),
+        "loaded": int(loaded.optimizer.iterations.numpy()),
+        "warnings": [str(w.message) for w in caught],
+    }
+
+
+def full_disk(strategy: Any, folder: str) -> dict[str, bool]:
+    """Tells whether a file can still be read after a write over it has failed."""
+    path = f"{folder}/m.keras"
+    model = build(strategy)
+    fit(model)
+    model.save(path)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, hard))
+    try:
+        failed = not succeeds(lambda: model.save(path))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    return {
+        "failed": failed,
+        "readable": succeeds(lambda: build(strategy).load_weights(path)),
+    }
+
+
+def succeeds(call: Callable[[], Any]) -> bool:
     try:
         call()
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return ""
+    except Exception:
+        return False
+    return True
+
+
+def resumed_steps(strategy: Any, folder: str) -> dict[str, int]:
+    """Interrupted after step 4 of 6, with a backup after step 3, in the middle of an epoch."""
+
+    class Fail(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            if int(self.model.optimizer.iterations.numpy()) == 4:
+                raise RuntimeError("interrupted")
+
+    def backup() -> Any:
+        return keras.callbacks.BackupAndRestore(folder, save_freq=3)
+
+    with contextlib.suppress(RuntimeError):
+        fit(build(strategy), 3, callbacks=[backup(), Fail()])
+    model = build(strategy)
+    second = backup()
+    noted: list[int] = []
+    look = keras.callbacks.LambdaCallback(
+        on_epoch_begin=lambda epoch, logs: noted.append(second._current_epoch)
+    )
+    fit(model, 3, callbacks=[second, look])
+    return {"steps": int(model.optimizer.iterations.numpy()), "noted": noted[0]}

@@ -1,11 +1,11 @@
-"""What stock Keras does wrong in losses; see `upstream_cases`."""
+"""What stock Keras does wrong in losses; see `upstream_table`."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-from keras_bridge.upstream_cases import data, linear, on_replicas, shares, stands_for
+from keras_bridge.upstream_table import data, linear, on_replicas, shares, stands_for
 from parity.lazy import keras, tf
 
 _LOSS = "keras.src.losses.loss"

@@ -1,4 +1,4 @@
-"""What stock Keras does wrong in optimizers, variables, layers and metrics; see `upstream_cases`."""
+"""What stock Keras does wrong in optimizers, variables, layers and metrics; see `upstream_table`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from keras_bridge.upstream_cases import data, error_of, linear, on_replicas, shares, stands_for
+from keras_bridge.upstream_table import data, error_of, linear, on_replicas, shares, stands_for
 from parity.lazy import keras, tf
 
 _OPTIMIZER = "keras.src.optimizers.base_optimizer:BaseOptimizer"

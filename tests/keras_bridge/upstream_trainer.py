@@ -1,4 +1,4 @@
-"""What stock Keras' trainer does wrong, in one process and on workers; see `upstream_cases`."""
+"""What stock Keras' trainer does wrong, in one process and on workers; see `upstream_table`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
-from keras_bridge.upstream_cases import data, error_of, linear, stands_for
+from keras_bridge.upstream_table import data, error_of, linear, stands_for
 from parity.lazy import keras, tf
 
 _TRAINER = "keras.src.backend.tensorflow.trainer"

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import re
 import secrets
@@ -36,7 +37,8 @@ except ImportError:  # Windows has no flock; leftovers are then told by their ag
 __all__ = ["clean_leftovers", "replacing"]
 
 _STAGING = re.compile(r"^\..*\.tfdist-(?P<host>.+)-(?P<pid>\d+)-[0-9a-f]{8}$")
-_LOCK, _PAYLOAD, _COMPLETE, _PREVIOUS = "lock", "payload", "complete", "previous"
+_LOCK, _PAYLOAD, _ROOM = "lock", "payload", "room"
+_COMPLETE, _PREVIOUS = "complete", "previous"
 
 # How old a staging folder has to be to count as abandoned, in seconds, by what is known about it.
 _AGE_UNLOCKED = 60.0  # its writer may be between creating it and locking it
@@ -45,7 +47,7 @@ _AGE_UNKNOWN = 86400.0  # the file system has no locks
 
 
 @contextlib.contextmanager
-def replacing(target: str | os.PathLike[str]) -> Iterator[str]:
+def replacing(target: str | os.PathLike[str], size: int = 0) -> Iterator[str]:
     """Yields a path to write to; moves what was written there over `target` on success.
 
     The block may create a file, a folder, or several files beside the yielded path (which has the
@@ -53,13 +55,16 @@ def replacing(target: str | os.PathLike[str]) -> Iterator[str]:
 
     Args:
         target: the file or folder to create or replace. Its folder must exist.
+        size: about how many bytes will be written. A disk that has no room for them is an error
+            before anything is written; HDF5 takes the whole process down when it hits the end.
 
     Yields:
         A path with the target's name inside a staging folder on the same file system. A target
         that is neither file nor folder, such as a pipe, is yielded itself.
 
     Raises:
-        OSError: the staging folder can't be created, or the result can't be moved into place.
+        OSError: the staging folder can't be created, the disk has no room, or the result can't be
+            moved into place.
     """
     final = os.path.realpath(os.fspath(target))  # write through a symbolic link, as open() does
     if os.path.exists(final) and not (os.path.isfile(final) or os.path.isdir(final)):
@@ -70,6 +75,7 @@ def replacing(target: str | os.PathLike[str]) -> Iterator[str]:
     with _staging_folder(folder, name) as staging:
         payload = os.path.join(staging, _PAYLOAD)
         os.mkdir(payload)
+        _check_room(staging, size)
         yield os.path.join(payload, name)
         _commit(staging, folder, last=name)
 
@@ -116,6 +122,23 @@ def _staging_folder(folder: str, name: str) -> Iterator[str]:
         shutil.rmtree(staging, ignore_errors=True)
         if lock is not None:
             os.close(lock)
+
+
+def _check_room(staging: str, size: int) -> None:
+    """Reserves `size` bytes for a moment, which also asks quotas; without support, it passes."""
+    fallocate = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None) if fcntl else None
+    if fallocate is None or not size:
+        return
+    path = os.path.join(staging, _ROOM)
+    descriptor = os.open(path, os.O_CREAT | os.O_WRONLY)
+    try:
+        if fallocate(descriptor, 0, ctypes.c_long(0), ctypes.c_long(size)) != 0:
+            code = ctypes.get_errno()
+            if code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise OSError(code, f"{os.strerror(code)}: {size:,} bytes are needed")
+    finally:
+        os.close(descriptor)
+        os.unlink(path)
 
 
 def _host() -> str:

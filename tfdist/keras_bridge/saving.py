@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import time
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import h5py
+import tensorflow as tf
 from keras.src.utils import file_utils
 
 from tfdist.errors import SaveError, explain
@@ -35,6 +37,7 @@ __all__ = ["REPAIRS", "coordinated_save", "install", "sync_batch_statistics"]
 logger = logging.getLogger(__name__)
 
 _APPEAR = 10.0  # seconds in which a network file system shows a new file to other hosts
+_PER_VARIABLE = 2048  # bytes that HDF5 spends on a variable's name and place
 _saving: list[str] = []  # the save that this process is in: an export writes through another
 
 
@@ -76,7 +79,8 @@ def coordinated_save(
         writes = paths.index(path) == strategy.tfdist.rank
     sync_batch_statistics(model)
     with readable_by_one(model):
-        problem = _write(path, write, finish, reports=shared) if writes else None
+        size = _size(model)
+        problem = _write(path, write, finish, size, reports=shared) if writes else None
     if shared:
         _agree_on_outcome(strategy, path, writes, problem)
 
@@ -85,13 +89,14 @@ def _write(
     path: str,
     write: Callable[[Any], None],
     finish: Callable[[str], None] | None,
+    size: int,
     reports: bool,
 ) -> BaseException | None:
     """Writes the file; returns the error instead of raising it where others wait for it."""
     _saving.append(path)
     try:
         remote = file_utils.is_remote_path(path)
-        with contextlib.nullcontext(path) if remote else atomic.replacing(path) as staged:
+        with contextlib.nullcontext(path) if remote else atomic.replacing(path, size) as staged:
             write(staged)
             if finish is not None:
                 finish(staged)
@@ -102,6 +107,17 @@ def _write(
     finally:
         _saving.pop()
     return None
+
+
+def _size(model: Any) -> int:
+    """Returns about how many bytes a model and its optimizer take in a file."""
+    optimizer = getattr(model, "optimizer", None)
+    variables = [*model.variables, *getattr(optimizer, "variables", ())]
+    return sum(
+        math.prod(v.shape) * tf.as_dtype(v.dtype).size + _PER_VARIABLE
+        for v in variables
+        if None not in v.shape
+    )
 
 
 def _agree_on_outcome(
