@@ -30,7 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--render", action="store_true", help="print the promised table, run nothing"
     )
-    parser.add_argument("--errors", type=Path, help="write what went wrong to this file")
+    parser.add_argument("--errors", type=Path, help="add what went wrong to this file, at once")
     chosen = parser.parse_args(arguments)
     if chosen.render:
         sys.stdout.write(markdown())
@@ -55,12 +55,13 @@ def main(arguments: list[str] | None = None) -> int:
                 check(matrix.rows[row], matrix.cell(row, column))
             except Exception as error:  # any failure is a red cell
                 errors[row, column] = f"{type(error).__name__}: {error}"
+                if chosen.errors:
+                    with chosen.errors.open("a") as file:
+                        file.write(f"## {row}[{column}]\n{errors[row, column]}\n\n")
                 console.print(f"[red]✗[/] {row} \\[{column}]", highlight=False)
-        report = "\n".join(f"## {r}[{c}]\n{text}\n" for (r, c), text in errors.items())
-        if chosen.errors:
-            chosen.errors.write_text(report)
-        else:
-            console.print(report, markup=False, highlight=False)
+        if not chosen.errors:
+            for (row, column), text in errors.items():
+                console.print(f"## {row}[{column}]\n{text}\n", markup=False, highlight=False)
         _print(console, matrix.rows, wanted, errors)
     green = len(wanted) - len(errors)
     console.print(f"{green} of {len(wanted)} cells green in {time.monotonic() - began:.0f} s")
