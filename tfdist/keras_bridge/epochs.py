@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -130,6 +130,23 @@ class BridgedEpochIterator(_StockEpochIterator):
     def __next__(self) -> tuple[int, int, StepIterator]:
         begin, end, iterator = next(self._epoch_iterator)
         return begin, end, StepIterator(iterator, self._steps_left(begin))
+
+    def _get_iterator(self) -> Any:
+        """Gives arrays an order of their own in each pass, where nobody has seeded the workers.
+
+        Keras' shuffle of arrays has the same order in every pass once it has a seed.
+        """
+        if (
+            self._passes
+            and self._order_seed is not None
+            and isinstance(self.data_adapter, ArrayDataAdapter)
+        ):
+            strategy = self._distribute_strategy
+            with strategy.tfdist.global_seed((self._order_seed + self._passes) % 2**31):
+                dataset = self.data_adapter.get_tf_dataset()
+            self._distributed_dataset = step_input.build_input(strategy, dataset).dataset
+        self._passes += 1
+        return self._distributed_dataset
 
     def _steps_left(self, begin: int) -> int | None:
         """Returns how many steps the next execution has for sure, or None when unknown."""
