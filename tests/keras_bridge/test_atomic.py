@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.processes import child_environment, deadline, end
+from support.processes import child_environment, deadline, end, run_group
 
 from tfdist.keras_bridge import atomic
 
@@ -245,3 +245,11 @@ def test_a_writer_killed_at_any_moment_leaves_a_whole_version(tmp_path: Path, ki
         last = version
     atomic.clean_leftovers(tmp_path)
     assert listing(tmp_path) == ["target"]
+
+
+def test_models_saved_by_a_killed_process_load(tmp_path: Path) -> None:
+    saver = WRITER.with_name("killed_saver.py")
+    rounds = 6
+    (result,) = run_group(saver, 1, [str(tmp_path), str(rounds)], timeout=150, cluster=False)
+    assert result.stdout.count("version") == rounds
+    assert not [name for name in listing(tmp_path) if name.startswith(".")]
