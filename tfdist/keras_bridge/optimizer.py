@@ -91,8 +91,9 @@ def _apply(
     if trainable_variables is not None:
         trainable_variables = list(trainable_variables)
     if not self.built and trainable_variables is not None:
-        # Variables can't be created from inside a branch or one replica's copy alone.
-        with keras.name_scope(self.name, caller=self):
+        # Outside of the function that is being traced: variables can't be born in a branch of it, nor
+        # where workers broadcast their values.
+        with tf.init_scope(), keras.name_scope(self.name, caller=self):
             self.build(trainable_variables)
     grads = aggregate(grads)
     with _aggregation_done():
@@ -106,7 +107,7 @@ def _loss_scale_apply(
     if not _acts(self):
         return original(self, grads, trainable_variables)
     if not self.built:
-        with keras.name_scope(self.name, caller=self):
+        with tf.init_scope(), keras.name_scope(self.name, caller=self):
             self.build(trainable_variables)
         self.built = True
     if not _state.aggregated:
