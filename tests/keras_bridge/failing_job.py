@@ -42,13 +42,13 @@ def main() -> None:
     x, y = np.ones((32, 4), "float32"), np.ones((32, 1), "float32")
     is_failing = strategy.tfdist.rank == failing
     callbacks = [Failing(how)] if is_failing else []
-    began = time.monotonic()
     try:
-        model.fit(x, y, batch_size=8, epochs=50, shuffle=False, verbose=0, callbacks=callbacks)
+        epochs = 2 if how == "left" else 50
+        model.fit(x, y, batch_size=8, epochs=epochs, shuffle=False, verbose=0, callbacks=callbacks)
         if how == "left" and not is_failing:
             model.evaluate(x, y, batch_size=8, verbose=0)
     finally:
-        print(f"seconds {time.monotonic() - began:.1f}", flush=True)
+        print(f"ended at {time.time():.2f}", flush=True)
     if how == "left":
         os._exit(0)
 
