@@ -72,6 +72,7 @@ class BridgedEpochIterator(_StockEpochIterator):
         self._distribute_strategy = distribute_strategy
         self._order_seed: int | None = None
         self._passes = 0
+        self._begins = False  # whether the next pass that Keras asks for is an epoch's own
         source = distribute_strategy.tfdist.undistributed(x)
         per_replica = source is not None and not isinstance(source, tf.data.Dataset)
         if per_replica:
@@ -128,6 +129,10 @@ class BridgedEpochIterator(_StockEpochIterator):
         """The structure of the data, as `tf.TensorSpec`s with an unknown number of rows."""
         return self._input.data_spec
 
+    def __iter__(self) -> BridgedEpochIterator:
+        self._begins = True
+        return super().__iter__()
+
     def __next__(self) -> tuple[int, int, StepIterator]:
         begin, end, iterator = next(self._epoch_iterator)
         return begin, end, StepIterator(iterator, self._steps_left(begin))
@@ -141,8 +146,8 @@ class BridgedEpochIterator(_StockEpochIterator):
         counts for a dataset that reshuffles, so it is begun there, and not dealt to the replicas,
         which takes a tenth of a second.
         """
-        ended = self._num_batches and self._steps_seen >= self._num_batches
-        if ended and self.steps_per_epoch is None:
+        begins, self._begins = self._begins, False
+        if not begins and self.steps_per_epoch is None:
             iter(self._source)
             return ()
         if (
