@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+
+from tfdist.callbacks import MemoryGuard, current_learning_rate
 
 
 def multi_worker() -> Any:
@@ -386,6 +389,7 @@ def steering(strategy: Any) -> dict[str, Any]:
     x, y = data()
     model = build(strategy)
     rates: list[float] = []
+    helped: list[float] = []
     history = fit(
         model,
         8,
@@ -400,9 +404,24 @@ def steering(strategy: Any) -> dict[str, Any]:
             keras.callbacks.LambdaCallback(
                 on_epoch_end=lambda epoch, logs: rates.append(float(model.optimizer.learning_rate))
             ),
+            keras.callbacks.LambdaCallback(
+                on_epoch_end=lambda epoch, logs: helped.append(current_learning_rate(model))
+            ),
         ],
     )
+    assert helped == rates
     return {"epochs": history.epoch, "rates": rates, "weights": weights(model)}
+
+
+def memory(strategy: Any, epochs: int, warmup: int) -> float:
+    """Returns the growth of this process in megabytes per epoch, of many tiny epochs (case P90)."""
+    guard = MemoryGuard(limit=1e9)
+    model = build(strategy)
+    began = time.monotonic()
+    fit(model, epochs, verbose=0, callbacks=[guard])
+    print(f"{epochs} epochs in {time.monotonic() - began:.1f} s: {guard.samples[::10]}")
+    counted = guard.samples[warmup:]
+    return float(np.polyfit(range(len(counted)), counted, 1)[0])
 
 
 def vote(strategy: Any) -> dict[str, Any]:

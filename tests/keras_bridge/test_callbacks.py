@@ -139,3 +139,8 @@ def test_workers_that_start_from_different_states_are_refused(workers: CaseServe
     for error in workers.call(f"{CASES}:different_starts"):
         assert error.startswith("ClusterError: The workers start from different states")
         assert "worker 1 from epoch 1, step 0" in error
+
+
+def test_memory_does_not_grow_with_the_epochs(workers: CaseServer) -> None:
+    growth = workers.call(f"{CASES}:memory", epochs=120, warmup=40, timeout=150)
+    assert max(growth) < 0.1
