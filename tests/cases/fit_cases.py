@@ -430,3 +430,25 @@ def failing_callback(lab: Lab, column: str) -> dict[str, str]:
 
     model = _linear(ctx)
     return refusal(lambda: fit(model, *arrays(), epochs=5, callbacks=[Bug()]))
+
+
+def advice(lab: Lab, column: str, made: str) -> list[str]:
+    """What `fit` logs, in two calls, about a model that trains but not as its user may think."""
+    ctx = context(lab, column)
+    if made == "float16 softmax":
+        keras.mixed_precision.set_dtype_policy("mixed_float16")
+
+    def make() -> Any:
+        layers = keras.layers
+        first = {
+            "plain": lambda: layers.BatchNormalization(name="plain_bn"),
+            "synchronized": lambda: layers.BatchNormalization(synchronized=True),
+            "float16 softmax": lambda: layers.Dense(4),
+        }[made]
+        return keras.Sequential([keras.Input((4,)), first(), layers.Dense(1, "softmax")])
+
+    model = build(ctx, make, optimizer="sgd", loss="mse")
+    with told() as messages:
+        fit(model, *arrays(16), epochs=1)
+        fit(model, *arrays(16), epochs=1)
+    return messages

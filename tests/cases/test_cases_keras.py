@@ -250,6 +250,24 @@ def test_p43_p38_a_hand_written_loop_takes_one_true_step(
         assert size == pytest.approx(1.0, rel=1e-4)
 
 
+@BOTH
+@pytest.mark.parametrize(
+    ("made", "part"),
+    [
+        ("plain", "BatchNormalization takes its statistics over each replica's own rows (about 4"),
+        ("synchronized", ""),
+        ("float16 softmax", "output is float16"),
+    ],
+)
+def test_p45_p86_what_may_surprise_is_said_once(
+    run: Any, column: str, made: str, part: str
+) -> None:
+    for messages in run("advice", column, made=made):
+        ours = [m for m in messages if "BatchNormalization" in m or "float16" in m]
+        assert len(ours) == (1 if part else 0), messages
+        assert part in "".join(ours)
+
+
 def test_p51_stopping_is_agreed(run: Any) -> None:
     results = run("stop_votes", "multi_worker")
     assert len({result["epochs"] for result in results}) == 1
