@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import keras
 import numpy as np
@@ -310,7 +311,12 @@ def logs(strategy: Any, folder: str, profile: int = 0) -> dict[str, Any]:
 
 
 def back_up_and_resume(
-    strategy: Any, folder: str, save_freq: Any, fail_at: int, double: bool = False
+    strategy: Any,
+    folder: str,
+    save_freq: Any,
+    fail_at: int,
+    double: bool = False,
+    own: bool = False,
 ) -> dict[str, Any]:
     """Trains in one go, then interrupted and resumed; every worker fails at the same step."""
 
@@ -320,8 +326,11 @@ def back_up_and_resume(
                 raise RuntimeError("interrupted")
 
     def backup() -> keras.callbacks.Callback:
+        rank = strategy.tfdist.rank if own else 0
         return keras.callbacks.BackupAndRestore(
-            f"{folder}/backup", save_freq=save_freq, double_checkpoint=double
+            f"{folder}/backup" if rank == 0 else f"{folder}/{rank}/backup",
+            save_freq=save_freq,
+            double_checkpoint=double,
         )
 
     def train(*callbacks: Any) -> tuple[keras.Model, Any]:
@@ -369,19 +378,25 @@ def resume_from_damaged(strategy: Any, folder: str, both: bool) -> dict[str, Any
 
 
 def unshared_backup(strategy: Any, folder: str) -> str:
-    own = f"{folder}/{strategy.tfdist.rank}"
+    """Worker 1 does not see the chief's files."""
     from tfdist.keras_bridge import checkpoints as bridge
 
-    bridge._APPEAR = 1.0
-    if strategy.tfdist.is_chief:
-        os.makedirs(own)
-        keras_file = build(None)
-        keras_file.optimizer.build(keras_file.trainable_variables)
-        keras_file.save_weights(f"{own}/latest.weights.h5")
-        Path(own, "training_metadata.json").write_text('{"epoch": 2, "batch": 0}')
-    strategy.tfdist.barrier("backup made")
-    backup = keras.callbacks.BackupAndRestore(own)
-    return error_of(lambda: fit(build(strategy), 3, verbose=0, callbacks=[backup]))
+    def backup() -> keras.callbacks.Callback:
+        return keras.callbacks.BackupAndRestore(f"{folder}/backup", delete_checkpoint=False)
+
+    fit(build(strategy), 2, verbose=0, callbacks=[backup()])
+    with (
+        mock.patch.object(bridge, "_APPEAR", 0.5),
+        mock.patch.object(bridge.file_utils, "exists", return_value=strategy.tfdist.is_chief),
+    ):
+        return error_of(lambda: fit(build(strategy), 3, verbose=0, callbacks=[backup()]))
+
+
+def callbacks_on_chief_only(strategy: Any, folder: str) -> str:
+    check = [keras.callbacks.ModelCheckpoint(f"{folder}/m.keras")]
+    return error_of(
+        lambda: fit(build(strategy), verbose=0, callbacks=check if strategy.tfdist.is_chief else [])
+    )
 
 
 def steering(strategy: Any) -> dict[str, Any]:

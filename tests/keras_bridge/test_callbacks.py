@@ -81,6 +81,40 @@ def test_an_interrupted_run_ends_as_a_straight_one(
         assert not result["left"]
 
 
+def test_folders_of_the_workers_own_hold_one_backup(workers: CaseServer, tmp_path: Path) -> None:
+    for result in workers.call(
+        f"{CASES}:back_up_and_resume",
+        folder=str(tmp_path),
+        save_freq="epoch",
+        fail_at=5,
+        own=True,
+        timeout=90,
+    ):
+        assert result["steps"] == 8
+        assert result["apart"] < 1e-5
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_backup_that_not_all_workers_see_is_an_error_on_all(
+    workers: CaseServer, tmp_path: Path
+) -> None:
+    for error in workers.call(f"{CASES}:unshared_backup", folder=str(tmp_path)):
+        assert error.startswith(
+            "SaveError: Not all workers see the backup that the chief resumes from: epoch 2, step 0"
+        )
+        assert "worker 1: no file, at" in error
+
+
+def test_checkpoints_on_the_chief_alone_are_refused_before_a_step(
+    workers: CaseServer, tmp_path: Path
+) -> None:
+    for error in workers.call(f"{CASES}:callbacks_on_chief_only", folder=str(tmp_path)):
+        assert error.startswith(
+            "ClusterError: The workers have different callbacks that save the model"
+        )
+        assert "worker 0: ModelCheckpoint; worker 1: none" in error
+
+
 def test_a_damaged_backup_gives_way_to_the_one_before(workers: CaseServer, tmp_path: Path) -> None:
     for result in workers.call(f"{CASES}:resume_from_damaged", folder=str(tmp_path), both=False):
         assert result == {"error": "no error", "epochs": [1, 2], "steps": 6}

@@ -108,3 +108,5 @@ def test_an_error_is_one_line() -> None:
     assert failures.summary(ValueError("one\ntwo")) == "ValueError: one"
     assert failures.summary(ValueError()) == "ValueError"
     assert len(failures.summary(ValueError("x" * 1000))) == 300
+    graph = "Graph execution error:\n\nDetected at node x defined at (most recent call last):\nNaN"
+    assert failures.summary(RuntimeError(graph)) == "RuntimeError: NaN"

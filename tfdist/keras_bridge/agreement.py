@@ -62,9 +62,21 @@ def arrive(strategy: Any, what: str, facts: dict[str, Any]) -> list[dict[str, An
         SaveError: if a worker did not make the call within `save_timeout()`.
         ClusterError: if another worker has failed.
     """
+    texts = _exchange(strategy, "save", what, json.dumps(facts), f"path {facts['path']!r}")
+    arrivals = [json.loads(text) for text in texts]
+    _last_paths[:] = [arrival["path"] for arrival in arrivals]
+    return arrivals
+
+
+def _exchange(strategy: Any, name: str, what: str, text: str, received: str | None) -> list[str]:
+    """Exchanges a text within the save timeout.
+
+    Raises:
+        SaveError: if a worker doesn't take part in time.
+    """
     timeout = save_timeout()
     try:
-        texts = strategy.tfdist.exchange("save", json.dumps(facts), timeout)
+        texts: list[str] = strategy.tfdist.exchange(name, text, timeout)
     except ClusterError as error:
         if not error.missing:
             raise
@@ -73,14 +85,12 @@ def arrive(strategy: Any, what: str, facts: dict[str, Any]) -> list[dict[str, An
             explain(
                 f"`{what}` must be called on every worker; {missing} did not call it within "
                 f"{timeout:.0f} s (TFDIST_SAVE_TIMEOUT) of worker {strategy.tfdist.rank}",
-                received=f"path {facts['path']!r}{_before()}",
+                received=None if received is None else received + _before(),
                 fix="Remove the `if` around it: all workers call it with the same path, the chief "
                 "writes the file, and the others only take part",
             )
         ) from None
-    arrivals = [json.loads(text) for text in texts]
-    _last_paths[:] = [arrival["path"] for arrival in arrivals]
-    return arrivals
+    return texts
 
 
 def _before() -> str:
@@ -91,11 +101,12 @@ def _before() -> str:
     return f"; the save before this one had different paths: {paths}"
 
 
-def outcome(strategy: Any, problem: str) -> list[str]:
-    """Tells all workers how the writing went.
+def outcome(strategy: Any, what: str, problem: str) -> list[str]:
+    """Tells all workers how each fared in something that they did after arriving together.
 
     Args:
         strategy: a tfdist strategy.
+        what: what was done, for the error message.
         problem: this worker's error as one line, or "".
 
     Returns:
@@ -104,7 +115,8 @@ def outcome(strategy: Any, problem: str) -> list[str]:
     Raises:
         ClusterError: if a worker failed meanwhile.
     """
-    return strategy.tfdist.exchange("saved", problem, WRITE_TIMEOUT)
+    texts: list[str] = strategy.tfdist.exchange(what, problem, WRITE_TIMEOUT)
+    return texts
 
 
 def chief_decides(strategy: Any, what: str, decide: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -119,8 +131,8 @@ def chief_decides(strategy: Any, what: str, decide: Callable[[], dict[str, Any]]
         The chief's facts, on every worker.
 
     Raises:
-        SaveError: on the other workers, if `decide` raised on the chief (where its own error
-            passes through).
+        SaveError: if a worker doesn't take part within `save_timeout()`; on the other workers, if
+            `decide` raised on the chief (where its own error passes through).
         ClusterError: if a worker doesn't take part, or has failed.
     """
     if not is_shared(strategy):
@@ -132,7 +144,7 @@ def chief_decides(strategy: Any, what: str, decide: Callable[[], dict[str, Any]]
             facts = decide()
         except Exception as error:
             problem, facts = error, {"problem": failures.summary(error)}
-    facts = json.loads(strategy.tfdist.exchange(what, json.dumps(facts), WRITE_TIMEOUT)[0])
+    facts = json.loads(_exchange(strategy, what, what, json.dumps(facts), None)[0])
     if problem is not None:
         raise problem
     if "problem" in facts:

@@ -26,6 +26,8 @@ __all__ = ["adapt", "install"]
 
 logger = logging.getLogger(__name__)
 
+_WRITERS = (keras.callbacks.ModelCheckpoint, keras.callbacks.BackupAndRestore)
+
 
 def install() -> None:
     """Installs the repairs of the built-in callbacks."""
@@ -56,7 +58,8 @@ def adapt(callbacks: Any, strategy: Any) -> Any:
             for callback in given:
                 if isinstance(callback, loggers.PRINTING):
                     callback.verbose = 0
-    adapted = [_Statistics(), *given, _Together(strategy)]
+    writers = [type(c).__name__ for c in given if isinstance(c, _WRITERS)]
+    adapted = [_Statistics(strategy, writers), *given, _Together(strategy)]
     if not is_list:
         return adapted
     for added in (adapted[0], adapted[-1]):
@@ -86,6 +89,27 @@ def _check(callbacks: list[Any]) -> None:
 
 class _Statistics(keras.callbacks.Callback):
     """Comes first, so that every other callback sees one model on all replicas."""
+
+    def __init__(self, strategy: Any, writers: list[str]) -> None:
+        super().__init__()
+        self._strategy = strategy
+        self._writers = writers
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Refuses callbacks that save on some workers only: a save takes all of them."""
+        if not agreement.is_shared(self._strategy):
+            return
+        text = ", ".join(self._writers) or "none"
+        given = self._strategy.tfdist.exchange("callbacks", text, agreement.WRITE_TIMEOUT)
+        if len(set(given)) > 1:
+            raise ClusterError(
+                explain(
+                    "The workers have different callbacks that save the model",
+                    received="; ".join(f"worker {rank}: {one}" for rank, one in enumerate(given)),
+                    fix="Pass the same callbacks, with the same paths, to `fit` on every worker: "
+                    "the chief writes, and the others only take part",
+                )
+            )
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         sync_batch_statistics(self.model)

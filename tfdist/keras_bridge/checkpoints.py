@@ -96,13 +96,16 @@ def _restore(original: Callable[..., Any], self: Any, logs: Any = None) -> None:
     if strategy is None or not self.model.built:
         original(self, logs)
         return
-    found = agreement.chief_decides(
-        strategy, "the choice of a backup", lambda: {"progress": _readable_backup(self)}
-    )["progress"]
+
+    def decide() -> dict[str, Any]:
+        return {"folder": os.fspath(self.backup_dir), "progress": _readable_backup(self)}
+
+    decision = agreement.chief_decides(strategy, "BackupAndRestore", decide)
+    _use_folder(self, decision["folder"])
+    found = decision["progress"]
     if found is None:
         return
-    if not strategy.tfdist.is_chief:
-        _wait_for_backup(self._weights_path, found, strategy.tfdist.rank)
+    _check_visible(strategy, self._weights_path, found)
     self.model.load_weights(self._weights_path)
     if "epoch" in found:
         epoch, step = found["epoch"], found.get("step", 0)
@@ -125,6 +128,19 @@ def _delete_backup(original: Callable[..., Any], self: Any, logs: Any = None) ->
     strategy = strategy_of(self.model)
     if strategy is None or strategy.tfdist.is_chief:
         original(self, logs)
+
+
+def _use_folder(callback: Any, folder: str) -> None:
+    """Takes the chief's folder: workers that were given folders of their own share one backup."""
+    for name in (
+        "_weights_path",
+        "_training_metadata_path",
+        "_prev_weights_path",
+        "_prev_training_metadata_path",
+    ):
+        file_name = os.path.basename(getattr(callback, name))
+        setattr(callback, name, file_utils.join(folder, file_name))
+    callback.backup_dir = folder
 
 
 def _readable_backup(callback: Any) -> dict[str, Any] | None:
@@ -180,31 +196,42 @@ def _noted_beside(path: str) -> dict[str, Any]:
     return progress
 
 
-def _wait_for_backup(path: str, expected: dict[str, Any], rank: int) -> None:
-    """Returns when this worker sees the backup that the chief resumes from."""
+def _check_visible(strategy: Any, path: str, expected: dict[str, Any]) -> None:
+    """Raises on all workers unless each sees the backup that the chief resumes from."""
+    if not agreement.is_shared(strategy):
+        return
+    problem = "" if strategy.tfdist.is_chief else _wait_for_backup(path, expected)
+    problems = agreement.outcome(strategy, "a look at the backup", problem)
+    if any(problems):
+        blind = [f"worker {rank}: {text}" for rank, text in enumerate(problems) if text]
+        raise SaveError(
+            explain(
+                "Not all workers see the backup that the chief resumes from: epoch "
+                f"{expected.get('epoch', 0)}, step {expected.get('step', 0)}",
+                received=f"{'; '.join(blind)}, at {path!r}",
+                fix="Put backup_dir on a file system that all workers share",
+            )
+        )
+
+
+def _wait_for_backup(path: str, expected: dict[str, Any]) -> str:
+    """Returns "" when this worker sees the backup, or after a while what it sees instead."""
     until = time.monotonic() + _APPEAR
     while True:
         seen = "no file"
         if file_utils.exists(path):
             if file_utils.is_remote_path(path):
-                return
+                return ""
             try:
                 progress = _noted_inside(path)
             except OSError as error:
                 seen = str(error).splitlines()[0]
             else:
                 if progress is None or progress == expected:
-                    return
+                    return ""
                 seen = f"a backup of epoch {progress['epoch']}, step {progress['step']}"
         if time.monotonic() > until:
-            raise SaveError(
-                explain(
-                    f"Worker {rank} does not see the backup that the chief resumes from: epoch "
-                    f"{expected.get('epoch', 0)}, step {expected.get('step', 0)}",
-                    received=f"{seen} at {path!r}",
-                    fix="Put backup_dir on a file system that all workers share",
-                )
-            )
+            return seen
         time.sleep(0.2)
 
 

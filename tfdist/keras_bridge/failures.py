@@ -25,11 +25,12 @@ __all__ = ["end_of_run", "explain_peer_failure", "report_failure", "shared", "su
 logger = logging.getLogger(__name__)
 
 _END = 600.0  # seconds: how long workers may differ in what they do after the last step
-_SAME_FAILURE = 3.0  # seconds: how far apart workers may fail and still count as failing alike
+_SAME_FAILURE = 5.0  # seconds: how far apart workers may fail and still count as failing alike
 _NOTICE = 15.0  # seconds: by then the coordination service has missed a dead worker's heartbeats
 
 # What a collective raises when a peer is gone. Other errors of TensorFlow are this worker's own.
 _PEER_ERRORS = (tf.errors.AbortedError, tf.errors.CancelledError, tf.errors.UnavailableError)
+_PREAMBLE = ("Graph execution error", "Detected at node", "File ", "Stack trace for op")
 
 
 @contextlib.contextmanager
@@ -119,6 +120,8 @@ def end_of_run(strategy: Any, name: str = "the end of fit", timeout: float = _EN
 
 def summary(error: BaseException, limit: int = 300) -> str:
     """Returns an error as one line of at most `limit` characters, such as "ValueError: bug"."""
-    lines = str(error).strip().splitlines()
-    text = f"{type(error).__name__}: {lines[0].strip()}" if lines else type(error).__name__
+    lines = [line.strip() for line in str(error).splitlines()]
+    # TensorFlow writes where an operation was made before it says what went wrong there.
+    lines = [line for line in lines if line and not line.startswith(_PREAMBLE)]
+    text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
     return text if len(text) <= limit else text[: limit - 3] + "..."

@@ -37,6 +37,7 @@ __all__ = ["REPAIRS", "coordinated_save", "install", "sync_batch_statistics"]
 logger = logging.getLogger(__name__)
 
 _APPEAR = 10.0  # seconds in which a network file system shows a new file to other hosts
+_unshared: set[str] = set()  # folders in which this worker does not see the chief's files
 _PER_VARIABLE = 2048  # bytes that HDF5 spends on a variable's name and place
 _saving: list[str] = []  # the save that this process is in: an export writes through another
 
@@ -124,7 +125,7 @@ def _agree_on_outcome(
     strategy: Any, path: str, writes: bool, problem: BaseException | None
 ) -> None:
     summary = "" if problem is None else failures.summary(problem)
-    problems = agreement.outcome(strategy, summary)
+    problems = agreement.outcome(strategy, "saved", summary)
     if problem is not None and not isinstance(problem, Exception):
         raise problem  # such as Ctrl-C: the others have been told
     for rank, text in enumerate(problems):
@@ -154,10 +155,14 @@ def _check_same_call(arrivals: list[dict[str, Any]]) -> None:
 
 
 def _wait_until_visible(path: str) -> None:
-    """Warns when what another worker wrote can't be seen here."""
+    """Warns, once for a folder, when what another worker wrote can't be seen here."""
+    folder = os.path.dirname(path)
+    if folder in _unshared:
+        return
     until = time.monotonic() + _APPEAR
     while not file_utils.exists(path):
         if time.monotonic() > until:
+            _unshared.add(folder)
             logger.warning(
                 "The chief has written %s, but this worker can't see it: it is not on a file "
                 "system that the workers share.",
