@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from tfdist.keras_bridge import context as step_context
@@ -57,12 +58,17 @@ def _moments(original: Callable[..., Any], self: Any, inputs: Any, mask: Any) ->
 def _update_mean(
     original: Callable[..., Any], self: Any, values: Any, sample_weight: Any = None
 ) -> Any:
-    """Counts a scalar that a custom step computed from its rows by the weight of those rows."""
+    """Counts a scalar that was computed from a replica's rows by the weight of those rows.
+
+    In `compile`'s losses and after them, a scalar is a loss that has its weight already; what a
+    metric function returns never has.
+    """
     context = step_context.current()
+    has_weight = context is not None and context.weighted
     if (
         context is not None
         and sample_weight is None
-        and not context.weighted
+        and (not has_weight or isinstance(self, keras.metrics.MeanMetricWrapper))
         and not context.is_even
         and len(getattr(values, "shape", (0,))) == 0
     ):
@@ -97,7 +103,8 @@ REPAIRS = (
     Repair(
         "keras.src.metrics.reduction_metrics:Mean",
         "update_state",
-        "a loss tracker of a custom train_step counts replicas, whatever their rows",
+        "a loss tracker of a custom train_step, and a metric function that returns one number per "
+        "batch, count replicas, whatever their rows",
         _update_mean,
     ),
 )
