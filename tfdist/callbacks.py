@@ -16,10 +16,12 @@ import keras
 import psutil
 
 from tfdist.config import Config
+from tfdist.keras_bridge.nan_guard import NanGuard
 
 __all__ = [
     "BestCheckpoint",
     "MemoryGuard",
+    "NanGuard",
     "Throughput",
     "current_learning_rate",
     "default_callbacks",

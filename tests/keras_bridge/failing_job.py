@@ -14,6 +14,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from tfdist.callbacks import NanGuard
 from tfdist.strategies import MultiWorkerMirroredStrategy
 
 
@@ -41,7 +42,10 @@ def main() -> None:
         model.compile("sgd", "mse")
     x, y = np.ones((32, 4), "float32"), np.ones((32, 1), "float32")
     is_failing = strategy.tfdist.rank == failing
-    callbacks = [Failing(how)] if is_failing else []
+    callbacks: list[Any] = [Failing(how)] if is_failing else []
+    if how == "nan":
+        callbacks = [NanGuard()]
+        x[13] = np.nan  # of the second batch's 8 rows, the sixth: of worker 1
     try:
         epochs = 2 if how == "left" else 50
         model.fit(x, y, batch_size=8, epochs=epochs, shuffle=False, verbose=0, callbacks=callbacks)

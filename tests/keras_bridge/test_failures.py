@@ -20,6 +20,7 @@ RUNS: dict[str, tuple[str, int, dict[str, str]]] = {
     "worker killed": ("killed", 1, {}),
     "chief killed": ("killed", 0, {}),
     "worker left": ("left", 1, {}),
+    "nan": ("nan", 1, {}),
     "stop in an epoch": ("batch_stop", 1, {"TFDIST_SAVE_TIMEOUT": "2"}),
 }
 
@@ -102,6 +103,13 @@ def test_work_that_one_worker_no_longer_takes_part_in_ends_with_a_reason(
     assert left.returncode == 0
     assert chief.returncode == 1
     assert last_line(chief).startswith("tfdist.errors.ClusterError: worker 1 ended without a word")
+
+
+def test_nan_in_a_workers_rows_is_told_to_the_other(results: dict[str, list[Result]]) -> None:
+    other, failed = results["nan"]
+    line = "DataError: replica 1 of 2: the input x has NaN values"
+    assert last_line(failed).startswith(f"tfdist.errors.{line}")
+    assert last_line(other).startswith(f"tfdist.errors.ClusterError: worker 1 failed: {line}")
 
 
 def test_an_error_is_one_line() -> None:

@@ -18,7 +18,7 @@ import keras
 
 from tfdist import epoch_order
 from tfdist.errors import ClusterError, UnsupportedError, explain
-from tfdist.keras_bridge import agreement, checkpoints, failures, loggers, resume
+from tfdist.keras_bridge import agreement, checkpoints, failures, loggers, nan_guard, resume
 from tfdist.keras_bridge.patching import apply_repairs
 from tfdist.keras_bridge.replica_state import sync_batch_statistics
 
@@ -97,6 +97,7 @@ class _Statistics(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Refuses callbacks that save on some workers only: a save takes all of them."""
+        nan_guard.unguard(self.model)
         if not agreement.is_shared(self._strategy):
             return
         text = ", ".join(self._writers) or "none"

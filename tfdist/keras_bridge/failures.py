@@ -18,7 +18,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.errors import ClusterError, explain
+from tfdist.errors import ClusterError, TfdistError, explain
+from tfdist.keras_bridge import nan_guard
 
 __all__ = ["end_of_run", "explain_peer_failure", "report_failure", "shared", "summary"]
 
@@ -47,6 +48,11 @@ def shared(strategy: Any) -> Iterator[None]:
         yield
     except BaseException as error:
         explain_peer_failure(strategy, error)
+        try:
+            nan_guard.explain_nan(error)
+        except TfdistError as explained:
+            report_failure(strategy, explained)
+            raise
         report_failure(strategy, error)
         raise
 
