@@ -176,5 +176,5 @@ def test_workers_that_start_from_different_states_are_refused(workers: CaseServe
 
 
 def test_memory_does_not_grow_with_the_epochs(workers: CaseServer) -> None:
-    growth = workers.call(f"{CASES}:memory", epochs=120, warmup=40, timeout=150)
-    assert max(growth) < 0.1
+    for result in workers.call(f"{CASES}:memory", epochs=200, warmup=40, timeout=150):
+        assert result["growth"] < 0.1, result["samples"]
