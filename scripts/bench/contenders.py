@@ -46,13 +46,13 @@ def _configure_tensorflow(options: argparse.Namespace) -> None:
         tf.config.threading.set_intra_op_parallelism_threads(1)
 
 
-def _dataset(options: argparse.Namespace, rank: int = 0, workers: int = 1) -> Any:
-    """Returns batches without end: this worker's share of every global batch."""
+def _dataset(options: argparse.Namespace, batch: int, rank: int = 0, workers: int = 1) -> Any:
+    """Returns batches of this worker's share of the images, without end."""
     import tensorflow as tf
 
     x, y = images(options.batch * options.steps, options.size)
     dataset = tf.data.Dataset.from_tensor_slices((x[rank::workers], y[rank::workers]))
-    dataset = dataset.repeat().batch(options.batch // workers, drop_remainder=True).prefetch(2)
+    dataset = dataset.repeat().batch(batch, drop_remainder=True).prefetch(2)
     policy = tf.data.Options()
     policy.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     return dataset.with_options(policy)
@@ -92,7 +92,9 @@ def fit(options: argparse.Namespace) -> None:
                 end_turn(time.perf_counter() - self.began)
 
     model.fit(
-        _dataset(options, runtime.rank, runtime.num_workers),
+        _dataset(
+            options, options.batch // runtime.num_workers, runtime.rank, runtime.num_workers
+        ),
         epochs=_FOREVER,
         steps_per_epoch=options.steps,
         callbacks=[Turns()],
@@ -114,8 +116,9 @@ def loop(options: argparse.Namespace) -> None:
         optimizer.build(model.trainable_variables)
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         accuracy = keras.metrics.SparseCategoricalAccuracy()
+    # TensorFlow takes any batch for a global one, and gives a replica its part of it.
     distributed = strategy.experimental_distribute_dataset(
-        _dataset(options, int(os.environ["RANK"]), workers)
+        _dataset(options, options.batch, int(os.environ["RANK"]), workers)
     )
 
     def step(x: Any, y: Any) -> Any:
