@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tfdist.config import Communication, Config, Data, Pipeline, Recovery
+from tfdist.config import Communication, Config, Data, ParameterServer, Pipeline, Recovery
 from tfdist.config.device_spec import DeviceSpec
 from tfdist.config.layers import slots
 from tfdist.errors import ConfigError
@@ -53,6 +53,14 @@ def test_defaults_are_those_of_the_contract():
             "drop_remainder": False,
             "shard": "global",
         },
+        "parameter_server": {
+            "synchronous": False,
+            "backup_workers": 0,
+            "in_flight": 4,
+            "placement": "bytes",
+            "device_filters": True,
+            "worker_timeout": 300.0,
+        },
         "pipeline": {
             "stages": 1,
             "microbatches": 1,
@@ -80,7 +88,7 @@ def test_is_frozen_hashable_and_picklable():
 
 
 def test_field_names_do_not_repeat_between_groups():
-    owners = (Config, Communication, Data, Pipeline, Recovery)
+    owners = (Config, Communication, Data, ParameterServer, Pipeline, Recovery)
     names = [field.name for owner in owners for field in dataclasses.fields(owner)]
     assert len(names) == len(set(names))
 

@@ -9,7 +9,7 @@ files      YAML and JSON
 
 from __future__ import annotations
 
-from tfdist.config.groups import Communication, Data, Pipeline, Recovery
+from tfdist.config.groups import Communication, Data, ParameterServer, Pipeline, Recovery
 from tfdist.config.settings import DEFAULT_GLOBAL_BATCH_SIZE, STRATEGIES, Config, file_layer
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "Communication",
     "Config",
     "Data",
+    "ParameterServer",
     "Pipeline",
     "Recovery",
     "file_layer",

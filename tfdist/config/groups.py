@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from tfdist.config.fields import Kind, did_you_mean, kind_of, setting
 from tfdist.errors import ConfigError, explain
 
-__all__ = ["Checked", "Communication", "Data", "Pipeline", "Recovery"]
+__all__ = ["Checked", "Communication", "Data", "ParameterServer", "Pipeline", "Recovery"]
 
 FLAG = Kind("bool")
 COUNT = Kind("int", minimum=1)
@@ -97,6 +97,36 @@ class Data(Checked):
         Kind("str", choices=("global", "local", "none")),
         "how a user's own data set is divided: global = each worker takes its part of it, "
         "local = each worker brings its own part, none = every worker reads all of it",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParameterServer(Checked):
+    """How a coordinator, its workers and its parameter servers train together."""
+
+    synchronous: bool = setting(
+        False, FLAG, "all workers' gradients of a step are averaged on the same weights"
+    )
+    backup_workers: int = setting(
+        0,
+        Kind("int", minimum=0),
+        "a synchronous step goes on without the gradients of so many of the slowest workers",
+    )
+    in_flight: int = setting(
+        4, COUNT, "steps (or executions of several) scheduled ahead for each worker"
+    )
+    placement: str = setting(
+        "bytes",
+        Kind("str", choices=("bytes", "round_robin")),
+        "where a variable is born: bytes = on the ps that holds the least, round_robin = in turn",
+    )
+    device_filters: bool = setting(
+        True, FLAG, "workers see the parameter servers and the chief, not each other"
+    )
+    worker_timeout: float = setting(
+        300.0,
+        Kind("float", minimum=0, exclusive=True),
+        "seconds that `fit` waits when no worker is left, before it fails",
     )
 
 

@@ -15,7 +15,15 @@ from typing import Any
 from tfdist.config import files as config_files
 from tfdist.config import layers as config_layers
 from tfdist.config.fields import Kind, setting
-from tfdist.config.groups import FLAG, Checked, Communication, Data, Pipeline, Recovery
+from tfdist.config.groups import (
+    FLAG,
+    Checked,
+    Communication,
+    Data,
+    ParameterServer,
+    Pipeline,
+    Recovery,
+)
 from tfdist.config.layers import Layer, Setting
 from tfdist.errors import ConfigError, explain
 
@@ -25,6 +33,7 @@ __all__ = [
     "Communication",
     "Config",
     "Data",
+    "ParameterServer",
     "Pipeline",
     "Recovery",
 ]
@@ -90,6 +99,7 @@ class Config(Checked):
     )
     communication: Communication = field(default_factory=Communication)
     data: Data = field(default_factory=Data)
+    parameter_server: ParameterServer = field(default_factory=ParameterServer)
     pipeline: Pipeline = field(default_factory=Pipeline)
     recovery: Recovery = field(default_factory=Recovery)
 
