@@ -1,4 +1,4 @@
-"""Keras layers that know about replicas."""
+"""Keras layers that know about replicas and shards."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from typing import Any
 
 import keras
 
-__all__ = ["SyncBatchNormalization"]
+from tfdist.sharded_embedding import ShardedEmbedding
+
+__all__ = ["ShardedEmbedding", "SyncBatchNormalization"]
 
 
 @keras.saving.register_keras_serializable("tfdist")

@@ -15,6 +15,7 @@ CHECKS = load_checks(
     "keras_bridge.upstream_callbacks",
     "keras_bridge.upstream_losses",
     "keras_bridge.upstream_optimizers",
+    "keras_bridge.upstream_shards",
     "keras_bridge.upstream_trainer",
 )
 

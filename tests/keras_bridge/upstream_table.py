@@ -98,9 +98,10 @@ def run(strategy: Any, check: str) -> tuple[bool, str]:
 def start_bridge() -> Any:
     """Sets up the table of repairs, as a strategy's constructor does."""
     from tfdist import keras_bridge
-    from tfdist.keras_bridge import patching
+    from tfdist.keras_bridge import patching, sharded_state
 
     keras_bridge.install()
+    patching.apply_repairs(sharded_state.REPAIRS)  # as a table in shards does
     return patching.installed()
 
 
