@@ -44,8 +44,8 @@ def test_a_table_trains_on_two_servers_and_loads_anywhere(
         f"{CASES}:train_on_servers", optimizer=optimizer, folder=str(tmp_path), timeout=90.0
     )
     assert seen["shards"] == [(21, 4), (20, 4)]
-    assert seen["tasks"] == [0, 1]
-    assert seen["slots"] == [(task, task) for task in (0, 1) for _ in range(slots // 2)]
+    assert sorted(seen["tasks"]) == [0, 1]
+    assert seen["slots"] == [(task, task) for task in seen["tasks"] for _ in range(slots // 2)]
     assert seen["gradients"][:2] == ["IndexedSlices"] * 2
     assert seen["scatters"] == scatters
 
