@@ -18,7 +18,7 @@ from tfdist.preflight import errors
 from tfdist.preflight.meeting import Meeting
 from tfdist.preflight.rendezvous import Identity, open_socket, probe
 
-__all__ = ["check_own_port", "wait_for_peers"]
+__all__ = ["check_own_port", "probe", "wait_for_peers"]
 
 
 def check_own_port(cluster: Cluster) -> None:

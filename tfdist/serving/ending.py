@@ -1,0 +1,117 @@
+"""How the chief's process tells the others that it ends, and how it ended."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+import time
+from types import TracebackType
+from typing import Any, NoReturn
+
+from tfdist import preflight
+from tfdist.cluster import Cluster, Task
+from tfdist.preflight.rendezvous import Identity
+from tfdist.serving import mailbox
+
+__all__ = ["announce_end", "install_end"]
+
+_ANSWER = 5.0  # seconds for a server to confirm; the chief's end waits no longer than that
+_LONGEST = 300  # characters of an error's message
+
+_identities: dict[Cluster, Identity] = {}
+_outcome = "done"
+_installed_in: int | None = None  # a process id: a fork inherits the hooks, and is not the chief
+
+
+def identity_of(cluster: Cluster) -> Identity:
+    """This process as a chief: servers know it by a random token."""
+    return _identities.setdefault(cluster, Identity.of(cluster))
+
+
+def install_end(cluster: Cluster) -> None:
+    """Makes this process tell the cluster's servers when it ends, and whether it did well.
+
+    Well means that the program came to its end, or left with `sys.exit()` or `sys.exit(0)`.
+
+    Args:
+        cluster: the cluster; this process is its chief.
+    """
+    global _installed_in
+    identity_of(cluster)
+    if _installed_in is not None:
+        return
+    _installed_in = os.getpid()
+    atexit.register(_announce_all)
+    _note_exceptions()
+    _note_exit_codes()
+
+
+def announce_end(cluster: Cluster, outcome: str = "done") -> None:
+    """Tells the cluster's workers and ps that the job is over; they end.
+
+    Args:
+        cluster: the cluster; this process is its chief.
+        outcome: "done", or how the chief failed, as words that follow "the chief".
+    """
+    me = identity_of(cluster)
+    _identities.pop(cluster, None)
+    message = {"kind": "end", "token": me.token, "cluster": me.cluster, "outcome": outcome}
+    threads = [
+        threading.Thread(target=_tell, args=(task, message, me), name="tfdist-end", daemon=True)
+        for task in cluster.tasks()
+        if task.type != "chief"
+    ]
+    for thread in threads:
+        thread.start()
+    until = time.monotonic() + _ANSWER
+    for thread in threads:
+        thread.join(max(0.0, until - time.monotonic()))
+
+
+def _tell(task: Task, message: mailbox.Message, me: Identity) -> None:
+    # A look first: TensorFlow would try to reach a server that is gone for a long time.
+    if not preflight.probe(task.address, me, timeout=2.0).is_tensorflow:
+        return
+    try:
+        mailbox.ask(task, message, _ANSWER)
+    except mailbox.Undelivered:
+        return  # It notices by itself that the chief is gone.
+
+
+def _announce_all() -> None:
+    if os.getpid() != _installed_in:
+        return
+    for cluster in list(_identities):
+        announce_end(cluster, _outcome)
+
+
+def _note_exceptions() -> None:
+    previous = sys.excepthook
+
+    def note(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        global _outcome
+        text = str(error).strip().splitlines()
+        _outcome = f"failed: {kind.__name__}{': ' + text[0][:_LONGEST] if text else ''}"
+        previous(kind, error, trace)
+
+    sys.excepthook = note
+
+
+def _note_exit_codes() -> None:
+    """Notes what `sys.exit` is called with: Python tells an exit handler nothing about it."""
+    leave = sys.exit
+
+    def note(status: Any = None, /) -> NoReturn:
+        global _outcome
+        if threading.current_thread() is threading.main_thread():
+            is_well = status is None or status == 0
+            _outcome = "done" if is_well else f"failed: exit code {_short(status)}"
+        leave(status)
+
+    sys.exit = note
+
+
+def _short(status: Any) -> str:
+    return str(status) if isinstance(status, int) else f"1 ({str(status)[:_LONGEST]})"

@@ -1,0 +1,195 @@
+"""Messages to a TensorFlow server at its own port, and its answers.
+
+The messages are elements of a queue that lives in the server's runtime. The sender needs no
+connection of TensorFlow's eager runtime, only the address: so it works before the cluster is
+connected, after that has failed, and to a worker that was just started again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tfdist.cluster import Task
+
+__all__ = ["Mailbox", "Message", "NoAnswer", "Undelivered", "ask"]
+
+Message = Mapping[str, Any]
+
+_INBOX = "tfdist_inbox"
+_CAPACITY = 1000
+
+
+class Undelivered(Exception):
+    """The message did not reach its server."""
+
+
+class NoAnswer(Undelivered):
+    """The server took the message, and nobody there reads it."""
+
+
+def ask(task: Task, message: Message, timeout: float) -> Message:
+    """Sends a message to a task's server and returns what it answers.
+
+    Args:
+        task: a worker or ps. Something should listen at its address: TensorFlow takes long to give up
+            on an address where nobody does.
+        message: JSON-serialisable.
+        timeout: seconds.
+
+    Raises:
+        Undelivered: the server can't be reached, or is another task's.
+        NoAnswer: it runs, and no mailbox is open there.
+    """
+    box: list[Any] = []
+
+    def run() -> None:
+        try:
+            box.append(_ask(task, message, timeout))
+        except Exception as error:
+            box.append(error)
+
+    # In a thread: TensorFlow's own deadlines don't hold while a session is opened or closed.
+    thread = threading.Thread(target=run, name="tfdist-ask", daemon=True)
+    thread.start()
+    thread.join(timeout + 1.0)
+    result = box[0] if box else Undelivered("timed out")
+    if isinstance(result, Exception):
+        raise result
+    return result
+
+
+def _ask(task: Task, message: Message, timeout: float) -> Message:
+    import tensorflow as tf
+
+    until = time.monotonic() + timeout
+    answers = f"tfdist_answers_{secrets.token_hex(8)}"
+    graph = tf.Graph()
+    with graph.as_default(), tf.device(_device(task)):
+        send = _queue(_INBOX).enqueue(json.dumps({**message, "answers": answers}))
+        receive = _queue(answers).dequeue()
+    try:
+        session = tf.compat.v1.Session(
+            f"grpc://{task.address}", graph=graph, config=_session_config(task, timeout)
+        )
+        names = [device.name for device in session.list_devices()]
+        if not any(_is_of(task, name) for name in names):
+            session.close()
+            raise Undelivered(f"the server of {_owner(names)} answers there")
+        session.run(send)
+    except tf.errors.OpError as error:
+        raise Undelivered(_first_line(error)) from None
+    left = max(int(1000 * (until - time.monotonic())), 1)
+    try:
+        text = session.run(receive, options=tf.compat.v1.RunOptions(timeout_in_ms=left))
+    except tf.errors.OpError as error:
+        raise NoAnswer(_first_line(error)) from None
+    finally:
+        # A session that can't be closed, because the server has gone, must not keep anybody waiting.
+        threading.Thread(target=_close, args=(session,), daemon=True).start()
+    return json.loads(text)
+
+
+class Mailbox:
+    """The server's side: calls a function for each message, in a thread.
+
+    Args:
+        task: the server's own.
+        target: how its own process reaches the server, `tf.distribute.Server.target`.
+        handle: gets a message, returns the answer.
+    """
+
+    def __init__(self, task: Task, target: str, handle: Callable[[Message], Message]) -> None:
+        import tensorflow as tf
+
+        self._handle = handle
+        self._graph = tf.Graph()
+        with self._graph.as_default(), tf.device(_device(task)):
+            queue = _queue(_INBOX)
+            self._receive = queue.dequeue()
+            self._text = tf.compat.v1.placeholder(tf.string, ())
+            self._stop = queue.enqueue("")
+        self._task = task
+        self._session = tf.compat.v1.Session(
+            target, graph=self._graph, config=_session_config(task, None)
+        )
+        self._thread = threading.Thread(target=self._serve, name="tfdist-mailbox", daemon=True)
+        self._thread.start()
+
+    def close(self, timeout: float = 2.0) -> None:
+        """Stops reading; a process that ends in the middle of TensorFlow may crash."""
+        import tensorflow as tf
+
+        with contextlib.suppress(tf.errors.OpError):
+            self._session.run(self._stop)
+        self._thread.join(timeout)
+
+    def _serve(self) -> None:
+        import tensorflow as tf
+
+        while True:
+            try:
+                text = self._session.run(self._receive)
+            except (tf.errors.OpError, RuntimeError):
+                return
+            if not text:
+                return
+            message = json.loads(text)
+            self._answer(message["answers"], self._handle(message))
+
+    def _answer(self, name: str, answer: Message) -> None:
+        import tensorflow as tf
+
+        with self._graph.as_default(), tf.device(_device(self._task)):
+            send = _queue(name).enqueue(json.dumps(answer))
+        with contextlib.suppress(tf.errors.OpError):  # whoever asked has given up
+            self._session.run(send)
+
+
+def _queue(name: str) -> Any:
+    import tensorflow as tf
+
+    return tf.queue.FIFOQueue(_CAPACITY, tf.string, shapes=[()], shared_name=name)
+
+
+def _session_config(task: Task, timeout: float | None) -> Any:
+    """The session talks to one server, which would otherwise wait for the whole cluster."""
+    import tensorflow as tf
+
+    config = tf.compat.v1.ConfigProto(device_filters=[_prefix(task)])
+    if timeout is not None:
+        config.operation_timeout_in_ms = int(1000 * timeout)
+    return config
+
+
+def _close(session: Any) -> None:
+    with contextlib.suppress(Exception):
+        session.close()
+
+
+def _prefix(task: Task) -> str:
+    return f"/job:{task.type}/task:{task.index}"
+
+
+def _device(task: Task) -> str:
+    return f"{_prefix(task)}/device:CPU:0"
+
+
+def _is_of(task: Task, device: str) -> bool:
+    return f"/job:{task.type}/" in device and f"/task:{task.index}/" in device
+
+
+def _owner(devices: list[str]) -> str:
+    """Such as "ps 0", from "/job:ps/replica:0/task:0/device:CPU:0"."""
+    parts = dict(part.split(":", 1) for part in devices[0].split("/") if ":" in part)
+    return f"{parts.get('job')} {parts.get('task')}"
+
+
+def _first_line(error: Any) -> str:
+    lines = [line for line in error.message.splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__
