@@ -171,7 +171,7 @@ class ShardedEmbedding(keras.layers.Layer):
         local = flat - tf.gather(tf.constant(self._starts[:-1], ids.dtype), shard)
         places = tf.dynamic_partition(tf.range(tf.size(flat)), shard, len(self._table))
         wanted = tf.dynamic_partition(local, shard, len(self._table))
-        found = [tf.gather(block.value, rows) for block, rows in zip(self._table, wanted)]
+        found = [_gather(block.value, rows) for block, rows in zip(self._table, wanted)]
         rows = tf.dynamic_stitch(places, found)
         rows = tf.reshape(rows, tf.concat([tf.shape(ids), [self.output_dim]], axis=0))
         rows.set_shape([*ids.shape, self.output_dim])
@@ -322,6 +322,18 @@ class ShardedEmbedding(keras.layers.Layer):
                     fix="Use one such as MaxNorm(axis=1) or L2, or shards=1",
                 )
             )
+
+
+def _gather(block: Any, rows: Any) -> Any:
+    """Gathers rows of a shard, of which a batch may need none at all.
+
+    TensorFlow crashes where workers put sparse gradients together that are empty on all of them
+    (2.21: a segmentation fault of every worker). So replicas look one row up in vain, whose
+    gradient is zero.
+    """
+    if tf.distribute.get_strategy().num_replicas_in_sync == 1:
+        return tf.gather(block, rows)
+    return tf.gather(block, tf.concat([rows, tf.zeros([1], rows.dtype)], axis=0))[:-1]
 
 
 def _positive(name: str, value: Any) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tfdist.data.clicks import Clicks, synthetic_clicks
 from tfdist.data.making import info_of, make_dataset, steps_per_epoch
 from tfdist.data.plans import DEFAULT_SEED, DataInfo
 from tfdist.data.preview import Preview, preview_shards
@@ -9,6 +10,7 @@ from tfdist.data.shares import Share
 
 __all__ = [
     "DEFAULT_SEED",
+    "Clicks",
     "DataInfo",
     "Preview",
     "Share",
@@ -17,6 +19,7 @@ __all__ = [
     "num_classes",
     "preview_shards",
     "steps_per_epoch",
+    "synthetic_clicks",
 ]
 
 

@@ -57,8 +57,8 @@ def make_dataset(
     Args:
         source: one of
 
-            - the name of a data set of TensorFlow Datasets, "digits" or "name/config:version";
-              None takes `options.dataset`;
+            - the name of a data set of TensorFlow Datasets, "digits" or "name/config:version", or
+              "synthetic_clicks" (see `synthetic_clicks`); None takes `options.dataset`;
             - a tf.data.Dataset of single rows (or of batches, with `batched=True`);
             - arrays: one, or a tuple or dict of them, nested as the model wants its input; large
               ones are read batch by batch and never copied whole;

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from tfdist.data import streams
+from tfdist.data import clicks, streams
 from tfdist.data.arrays import Rows, from_arrays
 from tfdist.data.shares import Share
 from tfdist.data.streams import Stream, Stripes
@@ -81,6 +81,8 @@ def open_source(
     """
     if isinstance(source, str):
         _refuse_batched(batched, "A TFDS data set")
+        if source.strip().lower() == clicks.NAME:
+            return _from_clicks(split, tfds_options.get("as_supervised")), place
         from tfdist.data import tfds_source
 
         divided = shuffled and place.shard == "global"
@@ -117,6 +119,14 @@ def open_source(
     if callable(source) and not isinstance(source, type):
         return _from_function(source, place, batched)
     raise _unknown(source)
+
+
+def _from_clicks(split: str, as_supervised: bool | None) -> Rows:
+    drawn = clicks.synthetic_clicks(split)
+    name = f"{clicks.NAME}[{split}]"
+    if as_supervised is False:  # a dict of all features, as of a TFDS data set
+        return from_arrays({**drawn.features, "label": drawn.labels}, name=name)
+    return from_arrays((drawn.features, drawn.labels), name=name)
 
 
 def _is_array(source: Any) -> bool:
