@@ -23,6 +23,7 @@ PUBLIC = {
         "flags",
         "layers",
         "models",
+        "split",
         "strategies",
     },
     "tfdist.errors": {

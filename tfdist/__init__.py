@@ -29,6 +29,7 @@ _PUBLIC = {
     "flags": "tfdist.flags",
     "layers": "tfdist.layers",
     "models": "tfdist.models",
+    "split": "tfdist.pipeline:split",
     "strategies": "tfdist.strategies",
 }
 
@@ -44,6 +45,7 @@ __all__ = [
     "flags",
     "layers",
     "models",
+    "split",
     "strategies",
 ]
 
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
     from tfdist.config import Config
     from tfdist.errors import TfdistError
     from tfdist.factory import create
+    from tfdist.pipeline import split
     from tfdist.runtime import Runtime
 
 
