@@ -107,7 +107,8 @@ def synthetic_clicks(
 def _zipf(drawn: np.random.Generator, size: int, exponent: float, rows: int) -> np.ndarray:
     """Draws ranks, 0 the most frequent."""
     shares = np.cumsum(1.0 / np.arange(1, size + 1) ** exponent)
-    return np.searchsorted(shares, drawn.random(rows) * shares[-1], side="right")
+    points: np.ndarray = drawn.random(rows) * shares[-1]
+    return np.asarray(np.searchsorted(shares, points, side="right"))
 
 
 def _check(split: str, rows: int | None, sizes: Mapping[str, int], exponent: float) -> None:
