@@ -1,12 +1,14 @@
 """The cluster: which tasks there are, and which one this process is.
 
 Pure Python: nothing here imports TensorFlow or opens a socket. `tfdist.cluster.check` holds the
-rules that a description must keep.
+rules that a description must keep; `tfdist.cluster.resolvers` finds it where TF_CONFIG isn't set.
 """
 
 from __future__ import annotations
 
+import functools
 import json
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,10 +16,13 @@ from types import MappingProxyType
 from typing import Any
 
 from tfdist.cluster import check as cluster_check
+from tfdist.cluster import resolvers, sparse
 from tfdist.cluster.check import TRAINING_ROLES
 from tfdist.errors import ClusterError, explain
 
 __all__ = ["Cluster", "Task"]
+
+logger = logging.getLogger(__name__)
 
 TF_CONFIG = "TF_CONFIG"
 
@@ -78,19 +83,26 @@ class Cluster:
 
     @classmethod
     def resolve(cls, environ: Mapping[str, str] | None = None) -> Cluster:
-        """Finds the cluster from the environment.
+        """Finds the cluster from the environment, and logs which one it is and why.
 
         Args:
             environ: the environment; None means `os.environ`.
 
         Returns:
-            The cluster of TF_CONFIG, or `Cluster.local()` where there is none.
+            The cluster of TF_CONFIG; where that isn't set, the one that a resolver finds (see
+            `tfdist.cluster.resolvers`); otherwise `Cluster.local()`. `source` says which, and why.
 
         Raises:
-            ClusterError: TF_CONFIG is set and wrong.
+            ClusterError: TF_CONFIG, or the environment that a resolver reads, is wrong.
         """
-        text = (os.environ if environ is None else environ).get(TF_CONFIG, "")
-        return cls.from_tf_config(text) if text.strip() else cls.local()
+        variables = os.environ if environ is None else environ
+        text = variables.get(TF_CONFIG, "")
+        if text.strip():
+            return cls.from_tf_config(text)
+        found = resolvers.find(variables)
+        cluster = cls(found.jobs, found.task_type, found.task_index, found.source)
+        _tell(f"{cluster.task_name} by {found.source}" if found.jobs else found.source)
+        return cluster
 
     @classmethod
     def from_tf_config(cls, text: str, source: str = TF_CONFIG) -> Cluster:
@@ -106,7 +118,7 @@ class Cluster:
         Raises:
             ClusterError: the text is not a right TF_CONFIG; the message has a corrected one.
         """
-        content = cluster_check.parse(text, source)
+        content = sparse.complete(cluster_check.parse(text, source), source)
         if not content:
             return cls.local(f"{source} without a cluster")
         return cls(
@@ -208,3 +220,9 @@ class Cluster:
     def task_name(self) -> str:
         """This process, such as "worker 1"; "local" without a cluster."""
         return "local" if self.task_type is None else f"{self.task_type} {self.task_index}"
+
+
+@functools.cache
+def _tell(what: str) -> None:
+    """Logs where the cluster comes from, once: it is resolved again to see whether it changed."""
+    logger.info("cluster: %s", what)
