@@ -143,8 +143,10 @@ def test_a_missing_device_is_named_with_those_that_exist(text, gpus, match):
 
 def test_workers_on_this_host():
     jobs = {"chief": ("A:1",), "worker": ("a:2", "b:1"), "ps": ("a:3",)}
-    assert devices.workers_on_this_host(Cluster(jobs, "worker", 0)) == 2
+    assert devices.workers_on_this_host(Cluster(jobs, "worker", 0)) == 1, "a chief of ps has none"
     assert devices.workers_on_this_host(Cluster(jobs, "worker", 1)) == 1
+    del jobs["ps"]
+    assert devices.workers_on_this_host(Cluster(jobs, "worker", 0)) == 2
     assert devices.workers_on_this_host(Cluster.local()) == 1
 
 

@@ -1,9 +1,10 @@
-"""Starts the workers of a job as local processes and looks after them.
+"""Starts the processes of a job on this machine and looks after them.
 
 `LaunchSpec` says what to start (a blueprint, frozen); `launch` starts it and returns the job's exit
 code. One module per question:
 
     spec         what the user asked for, validated
+    tasks        which processes that makes, and their names
     command      which program that is
     machine      how many cores and GPUs there are
     environment  what each worker finds in its environment
@@ -14,6 +15,7 @@ code. One module per question:
     capture      what a worker writes: to the console, to its log file, to the tail for the report
     group        all workers of a job, from the first start to the last byte
     supervisor   who ended when, and who has to be ended: no processes, no clock
+    coordinated  the same for a chief with workers and parameter servers
     failure      what an exit code means, and which of several failures came first
     report       what is said about a job that failed
     leftovers    every process of the job, also those that left their group

@@ -34,19 +34,17 @@ class Console:
     """Writes for all ranks and for the launcher itself.
 
     Args:
-        num_workers: how many ranks will write.
-        prefix: whether their lines start with the rank.
+        labels: what the lines of each rank start with, in brackets; None leaves the lines alone.
         on_closed: called once when nobody reads the output any more (`tfdist run ... | head`).
     """
 
-    def __init__(self, num_workers: int, prefix: bool, on_closed: Callable[[], None]) -> None:
+    def __init__(self, labels: Sequence[str | None], on_closed: Callable[[], None]) -> None:
         self._sinks: dict[Stream, _Sink] = {
             "stdout": _open_sink(sys.stdout),
             "stderr": _open_sink(sys.stderr),
         }
         self._prefixes = {
-            stream: _prefixes(num_workers, sink.terminal) if prefix else [b""] * num_workers
-            for stream, sink in self._sinks.items()
+            stream: _prefixes(labels, sink.terminal) for stream, sink in self._sinks.items()
         }
         self._on_closed = on_closed
         self._lock = threading.Lock()
@@ -131,9 +129,9 @@ def _discard(file: BinaryIO) -> None:
         os.close(nowhere)
 
 
-def _prefixes(count: int, terminal: bool) -> list[bytes]:
-    plain_prefixes = [f"[{rank}] " for rank in range(count)]
-    if not terminal:
+def _prefixes(labels: Sequence[str | None], terminal: bool) -> list[bytes]:
+    plain_prefixes = ["" if label is None else f"[{label}] " for label in labels]
+    if not terminal or not any(plain_prefixes):
         return [prefix.encode() for prefix in plain_prefixes]
     # Only here: rich costs more to import than all the rest of the launcher.
     from rich.console import Console as RichConsole

@@ -18,7 +18,8 @@ _HINTS = {
 # missing heartbeats, up to half a minute later; tfdist tells the others at once.
 _PEER_FAILURE = re.compile(
     r"Collective ops is aborted|stopped sending heartbeats|Connection reset by peer|Socket closed"
-    r"|failed to connect to all addresses|worker \d+ failed: |ended without a word",
+    r"|failed to connect to all addresses|worker \d+ failed: |ended without a word"
+    r"|the chief .*: (?:worker|ps) \d+ ends",
 )
 _PEER_ERRORS = frozenset({"AbortedError", "CancelledError", "UnavailableError"})
 # The last line but the message of a Python traceback: "package.SomeError: message".

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from tfdist.launcher import leftovers
 from tfdist.launcher.capture import Capture, LogFile
 from tfdist.launcher.guard import Guard
+from tfdist.launcher.tasks import LaunchTask
 from tfdist.launcher.workers import Worker
 
 if TYPE_CHECKING:
@@ -28,14 +29,23 @@ class WorkerGroup:
         token: the job's, in the environment of each of its processes.
         console: where their output goes.
         logs: a log file per rank, or None.
+        tasks: every process, by rank.
     """
 
-    def __init__(self, token: str, console: Console, logs: Sequence[LogFile | None]) -> None:
+    def __init__(
+        self,
+        token: str,
+        console: Console,
+        logs: Sequence[LogFile | None],
+        tasks: Sequence[LaunchTask],
+    ) -> None:
         self._token = token
+        self._tasks = tasks
         self._console = console
         self._logs = logs
         self._workers: list[Worker] = []
         self._captures: list[tuple[Capture, Capture]] = []
+        self._earlier: list[tuple[Worker, tuple[Capture, Capture]]] = []  # started again since
         self._stop_reading, self._stop_writing = os.pipe()
 
     def start(
@@ -46,12 +56,33 @@ class WorkerGroup:
         Raises:
             LaunchError: if one can't be started; `close` ends those that were.
         """
-        for rank, environment in enumerate(environments):
-            worker = Worker(rank, command, environment)
+        for task, environment in zip(self._tasks, environments):
+            worker = Worker(task.rank, task.name, command, environment)
             self._workers.append(worker)
             guard.watch(worker.pid)
         for worker in self._workers:
             self._captures.append(self._capture(worker))
+
+    def restart(
+        self,
+        rank: int,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        guard: Guard,
+        ended: Callable[[int, int, float], None],
+    ) -> None:
+        """Starts the process of a rank that has ended again, and watches it.
+
+        Raises:
+            LaunchError: if it can't be started; the rank then stays as it is.
+        """
+        worker = Worker(rank, self._tasks[rank].name, command, environment)
+        guard.watch(worker.pid)
+        self._workers[rank].kill()  # what the first one left in its group
+        self._earlier.append((self._workers[rank], self._captures[rank]))
+        self._workers[rank] = worker
+        self._captures[rank] = self._capture(worker)
+        worker.watch(ended)
 
     def _capture(self, worker: Worker) -> tuple[Capture, Capture]:
         out, err = worker.take_pipes()
@@ -90,13 +121,15 @@ class WorkerGroup:
             The processes besides the workers that had to be ended.
         """
         ended = leftovers.end(self._token, _LEFTOVER_GRACE if gently else 0)
-        for worker in self._workers:
+        workers = [*self._workers, *(worker for worker, _ in self._earlier)]
+        captures = [*self._captures, *(pair for _, pair in self._earlier)]
+        for worker in workers:
             worker.kill()  # whatever in its group hid its environment
         # No reader waits any longer for a pipe that an escaped process may hold.
         os.close(self._stop_writing)
-        for capture in (capture for pair in self._captures for capture in pair):
+        for capture in (capture for pair in captures for capture in pair):
             capture.join()
         os.close(self._stop_reading)
-        for worker in self._workers:
+        for worker in workers:
             worker.reap()
         return ended

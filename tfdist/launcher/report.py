@@ -34,25 +34,25 @@ def failure_report(
         verb = f"{what}{', first of all,' if several else ''}"
     else:
         verb = f"{verb} ({cause.describe()})"
-    yield f"worker {cause.rank} {verb} after {cause.at - started:.1f} s"
+    yield f"{supervisor.name(cause.rank)} {verb} after {cause.at - started:.1f} s"
     if cause.hint:
         yield f"  {cause.hint}"
     if several:
-        yield from _log_end(cause.rank, tail(cause.rank))
+        yield from _log_end(supervisor.name(cause.rank), tail(cause.rank))
         others = [outcome for outcome in supervisor.outcomes if outcome is not cause]
         if supervisor.blames_peer(cause.rank):
             yield "that log only says that another worker had gone"
             for outcome in [o for o in others if o.failed][:_OTHER_LOGS]:
-                yield from _log_end(outcome.rank, tail(outcome.rank))
+                yield from _log_end(supervisor.name(outcome.rank), tail(outcome.rank))
         for outcome in sorted(others, key=lambda other: other.at):
-            yield f"worker {outcome.rank}: {_fate(outcome, cause, supervisor)}"
+            yield f"{supervisor.name(outcome.rank)}: {_fate(outcome, cause, supervisor)}"
 
 
-def _log_end(rank: int, lines: list[str]) -> Iterator[str]:
+def _log_end(name: str, lines: list[str]) -> Iterator[str]:
     if not lines:
-        yield f"worker {rank} wrote nothing"
+        yield f"{name} wrote nothing"
         return
-    yield f"the last lines of worker {rank}'s log:"
+    yield f"the last lines of {name}'s log:"
     for line in lines:
         yield f"  | {line}"
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tfdist.errors import LaunchError, explain
+from tfdist.launcher.tasks import LaunchTask, with_servers, workers_only
 
 # Set by the launcher for each worker; a value from the user would contradict the cluster.
 OWN_VARIABLES = (
@@ -25,10 +26,15 @@ class LaunchSpec:
     Attributes:
         command: the program and its arguments, as the operating system takes them (see
             `tfdist.launcher.resolve_command`).
-        num_workers: how many processes run it.
+        num_workers: how many workers run it.
+        num_ps: parameter servers. With any, there is a chief besides, which runs the program while the
+            workers and ps serve it; without, there are workers only.
+        evaluator: whether an evaluator runs beside the chief.
+        max_restarts: how often, over all, a worker or evaluator that died is started again.
         devices_per_worker: GPUs of each worker, or logical CPU devices on a machine without GPUs.
             None shares the GPUs out evenly and leaves the CPU alone.
-        log_dir: a folder for one `rank-N.log` per worker; None keeps none.
+        log_dir: a folder for one `rank-N.log` per worker (or `worker-N.log`, `chief.log`, ...); None
+            keeps none.
         start_timeout: seconds that a worker waits for its peers; None leaves tfdist's default.
         prefix: whether each line of output starts with the rank of its worker.
         grace: seconds between asking a worker to end and killing it.
@@ -43,6 +49,9 @@ class LaunchSpec:
     prefix: bool = True
     grace: float = 5.0
     env: Mapping[str, str] = field(default_factory=dict)
+    num_ps: int = 0
+    evaluator: bool = False
+    max_restarts: int = 0
 
     def __post_init__(self) -> None:
         """Checks every field.
@@ -94,6 +103,7 @@ class LaunchSpec:
                     fix="Use a number such as 5",
                 )
             )
+        self._check_servers()
         for name in self.env:
             if name in OWN_VARIABLES:
                 raise LaunchError(
@@ -105,6 +115,40 @@ class LaunchSpec:
                         "tfdist run",
                     )
                 )
+
+    def _check_servers(self) -> None:
+        for option, value in (("--ps", self.num_ps), ("--max-restarts", self.max_restarts)):
+            if value < 0:
+                raise LaunchError(
+                    explain(
+                        "A number of processes or restarts must not be negative",
+                        received=value,
+                        source=option,
+                        fix="Use 0 or more, or leave the option out",
+                    )
+                )
+        if self.num_ps:
+            return
+        for option, is_given in (
+            ("--evaluator", self.evaluator),
+            ("--max-restarts", self.max_restarts > 0),
+        ):
+            if is_given:
+                raise LaunchError(
+                    explain(
+                        f"{option} needs a job with parameter servers: without them, the workers of a "
+                        "job end together",
+                        source=option,
+                        fix=f"Write --workers {self.num_workers} --ps 1, or leave {option} out",
+                    )
+                )
+
+    @property
+    def tasks(self) -> tuple[LaunchTask, ...]:
+        """Every process to start, by rank."""
+        if self.num_ps:
+            return with_servers(self.num_workers, self.num_ps, self.evaluator)
+        return workers_only(self.num_workers)
 
 
 def parse_assignments(texts: list[str]) -> dict[str, str]:

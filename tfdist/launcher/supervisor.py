@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import enum
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from tfdist.launcher.failure import Outcome, root_cause
+from tfdist.launcher.tasks import LaunchTask
 
 # How long a worker may run on after another has finished before the launcher mentions it.
 PATIENCE = 60.0
@@ -35,6 +36,7 @@ class Phase(enum.Enum):
     RUNNING = enum.auto()
     SETTLING = enum.auto()
     ENDING = enum.auto()
+    FINISHING = enum.auto()  # see tfdist.launcher.coordinated
     KILLED = enum.auto()
 
 
@@ -48,6 +50,7 @@ class Supervisor:
         send: sends a signal to a rank.
         say: tells the user a line.
         blames_peer: whether a rank's log blames another one.
+        tasks: every process by rank, for its name; without them all are workers.
     """
 
     running: set[int]
@@ -55,6 +58,7 @@ class Supervisor:
     send: Callable[[int, int], None]
     say: Callable[[str], None]
     blames_peer: Callable[[int], bool]
+    tasks: Sequence[LaunchTask] = ()
     phase: Phase = Phase.RUNNING
     outcomes: list[Outcome] = field(default_factory=list)
     interrupted_by: int | None = None
@@ -71,6 +75,27 @@ class Supervisor:
     @property
     def root_cause(self) -> Outcome | None:
         return root_cause(self.own_outcomes, self.blames_peer)
+
+    @property
+    def exit_code(self) -> int:
+        """The job's, once nobody is running any more: see `tfdist.launcher.job.launch`."""
+        cause = self.root_cause
+        if cause is not None:
+            return cause.exit_code
+        # Workers that end well after a signal (they saved what they had) have handled it.
+        clean = not self.abandoned and not any(outcome.failed for outcome in self.outcomes)
+        return 0 if self.interrupted_by is None or clean else 128 + self.interrupted_by
+
+    def name(self, rank: int) -> str:
+        """What messages call a process, such as "worker 1"."""
+        return self.tasks[rank].name if self.tasks else f"worker {rank}"
+
+    def names(self, ranks: set[int]) -> str:
+        """Several of them: "workers 0, 2", or "worker 0, ps 1" where there are other roles."""
+        if any(task.role != "worker" for task in self.tasks):
+            return ", ".join(self.name(rank) for rank in sorted(ranks))
+        numbers = ", ".join(map(str, sorted(ranks)))
+        return f"worker {numbers}" if len(ranks) == 1 else f"workers {numbers}"
 
     def ended(self, outcome: Outcome, now: float) -> None:
         """Takes note of a worker's end."""
@@ -94,7 +119,7 @@ class Supervisor:
             self.interrupted_by = number
             self._send(number, now)
             self.say(
-                f"{signal.Signals(number).name} was passed on to {_workers(self.running)}"
+                f"{signal.Signals(number).name} was passed on to {self.names(self.running)}"
                 + (" (Ctrl-C again kills)" if number == signal.SIGINT else "")
             )
         elif number == signal.SIGINT and now - self.asked_at > _SAME_KEYSTROKE:
@@ -113,24 +138,25 @@ class Supervisor:
         if self.phase is Phase.RUNNING:
             finished = {outcome.rank for outcome in self.outcomes}
             self.say(
-                f"{_workers(finished)} {'has' if len(finished) == 1 else 'have'} finished; "
-                f"waiting for {_workers(self.running)}"
+                f"{self.names(finished)} {'has' if len(finished) == 1 else 'have'} finished; "
+                f"waiting for {self.names(self.running)}"
             )
             self.deadline = float("inf")
         elif self.phase is Phase.SETTLING:
             self._ask_to_end(self.outcomes[-1], now)
         elif self.phase is Phase.ENDING:
-            self.say(f"{_workers(self.running)} did not end within {self.grace:g} s: killed")
+            self.say(f"{self.names(self.running)} did not end within {self.grace:g} s: killed")
             self._kill(now)
         else:
-            self.say(f"{_workers(self.running)} can't be killed; given up")
+            self.say(f"{self.names(self.running)} can't be killed; given up")
             self.abandoned |= self.running
             self.running.clear()
 
     def _ask_to_end(self, cause: Outcome, now: float) -> None:
         self._send(signal.SIGTERM, now)
         self.say(
-            f"worker {cause.rank} failed ({cause.describe()}); ending {_workers(self.running)}"
+            f"{self.name(cause.rank)} failed ({cause.describe()}); "
+            f"ending {self.names(self.running)}"
         )
 
     def _send(self, number: int, now: float) -> None:
@@ -143,8 +169,3 @@ class Supervisor:
         self.killed |= self.running
         for rank in sorted(self.running):
             self.send(rank, signal.SIGKILL)
-
-
-def _workers(ranks: set[int]) -> str:
-    names = ", ".join(map(str, sorted(ranks)))
-    return f"worker {names}" if len(ranks) == 1 else f"workers {names}"

@@ -21,8 +21,16 @@ class Worker:
     `reap`: as long as its number is taken, no stranger can be hit by a signal to its group.
     """
 
-    def __init__(self, rank: int, command: Sequence[str], environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, rank: int, name: str, command: Sequence[str], environment: Mapping[str, str]
+    ) -> None:
         """Starts the process.
+
+        Args:
+            rank: its number in the job.
+            name: what messages call it.
+            command: as the operating system takes it.
+            environment: all its variables.
 
         Raises:
             LaunchError: if the operating system refuses.
@@ -43,7 +51,7 @@ class Worker:
             reason = error.strerror or str(error)
             raise LaunchError(
                 explain(
-                    f"Worker {rank} can't be started ({reason})",
+                    f"{name[0].upper()}{name[1:]} can't be started ({reason})",
                     received=command[0],
                     fix="Check that the file is a program for this machine; a script without a "
                     "#! line needs its interpreter: tfdist run ... python SCRIPT",
