@@ -8,9 +8,10 @@ from tfdist.config import DEFAULT_GLOBAL_BATCH_SIZE
 from tfdist.errors import ConfigError, explain
 
 if TYPE_CHECKING:
+    from tfdist.cluster import Cluster
     from tfdist.config import Config
 
-__all__ = ["BatchSizes", "batch_sizes"]
+__all__ = ["BatchSizes", "batch_sizes", "replica_count"]
 
 
 class BatchSizes(NamedTuple):
@@ -18,6 +19,23 @@ class BatchSizes(NamedTuple):
 
     global_size: int
     per_replica: int
+
+
+def replica_count(name: str, config: Config, cluster: Cluster, devices: int) -> int:
+    """Over how many replicas each global batch is divided.
+
+    With parameter servers every step is one worker's own, on a batch of its own; if they are
+    synchronous, all workers share each step's batch.
+
+    Args:
+        name: the strategy; never "auto".
+        config: the settings.
+        cluster: the cluster.
+        devices: devices of this process.
+    """
+    if name == "parameter_server":
+        return len(cluster.jobs["worker"]) if config.parameter_server.synchronous else 1
+    return cluster.num_workers * (devices if name != "single" else 1)
 
 
 def batch_sizes(config: Config, replicas: int) -> BatchSizes:

@@ -8,14 +8,15 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from tfdist.errors import ConfigError, UnsupportedError, explain
+from tfdist.errors import ConfigError, explain
+from tfdist.serving.roles import check_cluster as check_roles
 from tfdist.strategies import registry
 
 if TYPE_CHECKING:
     from tfdist.cluster import Cluster
     from tfdist.config import Config
 
-__all__ = ["check", "check_devices", "strategy_name"]
+__all__ = ["check", "check_devices", "is_server", "strategy_name"]
 
 logger = logging.getLogger(__name__)
 
@@ -29,22 +30,15 @@ def check(config: Config, cluster: Cluster) -> None:
 
     Raises:
         ConfigError: the strategy contradicts the cluster.
+        ClusterError: the cluster has not all the roles that the strategy needs.
         UnsupportedError: this version does not have the strategy, or the one the cluster needs.
     """
     registry.check_name(config.strategy, config.origin("strategy"))
     if cluster.is_evaluator:
         return
-    if cluster.num_ps and config.strategy == "auto":
-        raise UnsupportedError(
-            explain(
-                "The cluster has parameter servers, and strategy 'parameter_server' is not part of "
-                "this version",
-                received=f"{cluster.num_ps} tasks of role ps",
-                source=cluster.source,
-                fix=f"Leave the ps out of the cluster and use one of: {_available()}",
-            )
-        )
-    if config.strategy == "multi_worker":
+    if config.strategy == "parameter_server" or (cluster.num_ps and config.strategy == "auto"):
+        _check_parameter_server(config, cluster)
+    elif config.strategy == "multi_worker":
         _check_multi_worker(config, cluster)
     elif config.strategy in ("single", "mirrored") and len(cluster.tasks()) > 1:
         raise ConfigError(
@@ -53,14 +47,31 @@ def check(config: Config, cluster: Cluster) -> None:
                 f"{cluster.num_workers} workers would train its own model, alone",
                 received=f"strategy={config.strategy}, a cluster of {len(cluster.tasks())} tasks",
                 source=f"{config.origin('strategy')}, {cluster.source}",
-                fix="Use strategy='multi_worker' (or 'auto'); or unset TF_CONFIG to train in one "
-                "process",
+                fix=f"Use strategy='{'parameter_server' if cluster.num_ps else 'multi_worker'}' (or "
+                "'auto'); or unset TF_CONFIG to train in one process",
             )
         )
 
 
-def _available() -> str:
-    return ", ".join(("auto", *registry.available()))
+def is_server(cluster: Cluster) -> bool:
+    """Whether this process only serves the chief of a cluster with parameter servers."""
+    return cluster.num_ps > 0 and cluster.task_type in ("worker", "ps")
+
+
+def _check_parameter_server(config: Config, cluster: Cluster) -> None:
+    registry.check_name("parameter_server", cluster.source)
+    if not cluster.jobs:
+        raise ConfigError(
+            explain(
+                "Strategy 'parameter_server' needs a cluster of a chief, workers and ps, and this "
+                "process is not in one",
+                received=f"strategy=parameter_server, {cluster.source}",
+                source=config.origin("strategy"),
+                fix="Start it with `tfdist run --workers 2 --ps 1 script.py`, or set TF_CONFIG on "
+                "every task before tfdist.create()",
+            )
+        )
+    check_roles(cluster)
 
 
 def _check_multi_worker(config: Config, cluster: Cluster) -> None:
@@ -70,7 +81,7 @@ def _check_multi_worker(config: Config, cluster: Cluster) -> None:
                 "Strategy 'multi_worker' has no parameter servers, the cluster has",
                 received=f"{cluster.num_ps} tasks of role ps",
                 source=cluster.source,
-                fix="Remove the ps from the cluster",
+                fix="Use strategy='parameter_server' (or 'auto'), or remove the ps from the cluster",
             )
         )
     if cluster.task_type is not None:
@@ -101,6 +112,8 @@ def strategy_name(config: Config, cluster: Cluster, devices: int) -> str:
         return "single"
     if config.strategy != "auto":
         return config.strategy
+    if cluster.num_ps:
+        return "parameter_server"
     if cluster.is_distributed:
         return "multi_worker"
     return "mirrored" if devices > 1 else "single"

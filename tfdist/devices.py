@@ -16,7 +16,15 @@ if TYPE_CHECKING:
     from tfdist.cluster import Cluster
     from tfdist.config import Config
 
-__all__ = ["Devices", "Plan", "configure", "local_rank_from", "plan", "workers_on_this_host"]
+__all__ = [
+    "Devices",
+    "Plan",
+    "configure",
+    "local_rank_from",
+    "plan",
+    "plan_of",
+    "workers_on_this_host",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -76,25 +84,35 @@ def configure(
         ConfigError: a device doesn't exist, or TensorFlow or an earlier call has already settled on
             other devices.
     """
-    import tensorflow as tf
-
     global _configured
     source = config.origin("devices")
-    variables = os.environ if environ is None else environ
-    # Whoever set it has shared out the GPUs: the launcher, a scheduler, or the user.
-    is_shared_out = "CUDA_VISIBLE_DEVICES" in variables
-    wanted = plan(
-        DeviceSpec.parse(config.devices),
-        gpus=len(tf.config.list_physical_devices("GPU")),
-        local_rank=None if is_shared_out else local_rank,
-        local_workers=workers_on_this_host(cluster),
-        source=source,
-    )
+    wanted = plan_of(config, cluster, local_rank, environ)
     if _configured is not None and _configured != wanted:
         raise _restart(f"they were set to {_configured} by an earlier call", wanted, source)
     count = _apply(wanted, source)
     _configured = wanted
     return Devices(wanted.kind, count)
+
+
+def plan_of(
+    config: Config,
+    cluster: Cluster,
+    local_rank: int | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Plan:
+    """Decides which devices this process uses; arguments and errors as of `configure`."""
+    import tensorflow as tf
+
+    variables = os.environ if environ is None else environ
+    # Whoever set it has shared out the GPUs: the launcher, a scheduler, or the user.
+    is_shared_out = "CUDA_VISIBLE_DEVICES" in variables
+    return plan(
+        DeviceSpec.parse(config.devices),
+        gpus=len(tf.config.list_physical_devices("GPU")),
+        local_rank=None if is_shared_out else local_rank,
+        local_workers=workers_on_this_host(cluster),
+        source=config.origin("devices"),
+    )
 
 
 def plan(
@@ -152,15 +170,17 @@ def _share(gpus: int, local_rank: int, local_workers: int) -> tuple[int, ...]:
 
 
 def workers_on_this_host(cluster: Cluster) -> int:
-    """How many of the cluster's workers have this process's host in their address."""
+    """How many of the cluster's workers have this process's host in their address; at least 1."""
     if cluster.address is None:
         return 1
+    computing = ("worker",) if cluster.num_ps else ("chief", "worker")
     host = split_address(cluster.address)[0].lower()
-    return sum(
+    here = sum(
         split_address(task.address)[0].lower() == host
         for task in cluster.tasks()
-        if task.type != "ps"
+        if task.type in computing
     )
+    return max(here, 1)
 
 
 def local_rank_from(environ: Mapping[str, str]) -> int | None:

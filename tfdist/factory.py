@@ -16,8 +16,8 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from tfdist import combinations, devices, precision, same_job
-from tfdist.batch_sizes import batch_sizes
+from tfdist import combinations, devices, precision, same_job, serving
+from tfdist.batch_sizes import batch_sizes, replica_count
 from tfdist.cluster import Cluster
 from tfdist.config import Config
 from tfdist.errors import ConfigError, explain
@@ -47,13 +47,17 @@ def create(
         **overrides: settings that go before all others, flat (`stages=4`) or by group.
 
     Returns:
-        The Runtime. A second call with the same settings returns the same one.
+        The Runtime. A second call with the same settings returns the same one. On a worker or ps of
+        a cluster with parameter servers it does not return: it serves until the chief's program ends,
+        and ends the process then.
 
     Raises:
         ConfigError: a setting is wrong, contradicts another one or the cluster; or this process
             was already configured otherwise, by an earlier call or another use of TensorFlow.
         ClusterError: the cluster is wrong, or a task of it does not answer.
         UnsupportedError: this version does not have the strategy.
+        SystemExit: on a worker or ps of a cluster with parameter servers, at the end of the job; the
+            code is 0 if the chief has finished.
     """
     global _current
     settings = Config.resolve(config, overrides)
@@ -68,12 +72,17 @@ def create(
 
 def _create(config: Config, cluster: Cluster) -> Runtime:
     combinations.check(config, cluster)
+    local_rank = devices.local_rank_from(os.environ)
+    if combinations.is_server(cluster):
+        plan = devices.plan_of(config, cluster, local_rank)
+        serving.serve(cluster, config.start_timeout, plan)
     _check_environment()
-    found = devices.configure(config, cluster, devices.local_rank_from(os.environ))
+    found = devices.configure(config, cluster, local_rank)
     name = combinations.strategy_name(config, cluster, found.count)
     combinations.check_devices(config, name, found.kind)
     # One device at least for each worker; a local strategy's number of replicas is known exactly.
-    batch_sizes(config, cluster.num_workers * (found.count if name != "single" else 1))
+    least = replica_count(name, config, cluster, found.count)
+    batch_sizes(config, least)
     policy = _apply_precision(config)
     _seed(config)
 
@@ -82,13 +91,15 @@ def _create(config: Config, cluster: Cluster) -> Runtime:
 
     strategy = registry.build(name, config, cluster)
     data_seed = same_job.agree(strategy, config, found, config.start_timeout)
+    replicas = least if name == "parameter_server" else strategy.num_replicas_in_sync
     runtime = Runtime(
         config=config,
         cluster=cluster,
         strategy=strategy,
         strategy_name=name,
         precision=policy,
-        batch_sizes=batch_sizes(config, strategy.num_replicas_in_sync),
+        num_replicas=replicas,
+        batch_sizes=batch_sizes(config, replicas),
         data_seed=data_seed,
     )
     scope.set_active(strategy)

@@ -30,7 +30,8 @@ class Runtime:
         strategy: the `tf.distribute.Strategy`.
         strategy_name: its name, such as "mirrored"; never "auto".
         precision: the dtype policy of the layers.
-        num_replicas: replicas over all workers.
+        num_replicas: replicas over all workers that share one step; 1 with asynchronous parameter
+            servers, where each worker does steps of its own.
         global_batch_size: rows of one step over all replicas.
         per_replica_batch_size: rows of one step of one replica.
         data_seed: the seed of the data's order, the same on every worker.
@@ -44,6 +45,7 @@ class Runtime:
         strategy: tf.distribute.Strategy,
         strategy_name: str,
         precision: str,
+        num_replicas: int,
         batch_sizes: BatchSizes,
         data_seed: int,
     ) -> None:
@@ -53,7 +55,7 @@ class Runtime:
         self.strategy = strategy
         self.strategy_name = strategy_name
         self.precision = precision
-        self.num_replicas: int = strategy.num_replicas_in_sync
+        self.num_replicas = num_replicas
         self.global_batch_size = batch_sizes.global_size
         self.per_replica_batch_size = batch_sizes.per_replica
         self.data_seed = data_seed
@@ -70,8 +72,14 @@ class Runtime:
 
     @property
     def num_workers(self) -> int:
-        """Processes that train together."""
+        """Processes that train; with parameter servers, those that compute: not the chief."""
+        if self._has_servers:
+            return len(self.cluster.jobs["worker"])
         return self.cluster.num_workers
+
+    @property
+    def _has_servers(self) -> bool:
+        return self.strategy_name == "parameter_server"
 
     def scope(self) -> AbstractContextManager[Any]:
         """The context in which the model is built and compiled; `strategy.scope()`.
@@ -126,9 +134,10 @@ class Runtime:
 
         marker = self.strategy.tfdist
         place: dict[str, Any] = {
-            "num_workers": self.num_workers,
-            "rank": self.rank,
-            "local_replicas": self.num_replicas // self.num_workers,
+            # The programs that read data: all workers, or the chief of parameter servers alone.
+            "num_workers": marker.num_workers,
+            "rank": marker.rank,
+            "local_replicas": self.num_replicas // marker.num_workers,
             "options": self.config.data,
             "exchange": lambda text: marker.exchange("dataset", text, self.config.start_timeout),
         }
@@ -163,14 +172,21 @@ class Runtime:
 
     def describe(self) -> str:
         """One line: workers, devices, replicas, strategy, precision, and both batch sizes."""
-        devices = self.num_replicas // self.num_workers
         who = f"; this is {self.cluster.task_name}" if self.cluster.task_type else ""
         return (
-            f"{_count(self.num_workers, 'worker')} x {_count(devices, 'device')} = "
-            f"{_count(self.num_replicas, 'replica')}, strategy {self.strategy_name}, precision "
+            f"{self._describe_processes()}, strategy {self.strategy_name}, precision "
             f"{self.precision}, global batch {self.global_batch_size}, "
             f"{self.per_replica_batch_size} per replica{who}"
         )
+
+    def _describe_processes(self) -> str:
+        workers = _count(self.num_workers, "worker")
+        if self._has_servers:
+            is_synchronous = self.config.parameter_server.synchronous
+            how = "together on each batch" if is_synchronous else "each on batches of its own"
+            return f"{workers} + {self.cluster.num_ps} ps, {how}"
+        devices = self.num_replicas // self.num_workers
+        return f"{workers} x {_count(devices, 'device')} = {_count(self.num_replicas, 'replica')}"
 
     def __repr__(self) -> str:
         """The description, in brackets."""
