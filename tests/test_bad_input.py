@@ -159,6 +159,19 @@ TABLE = {
     "unknown sharding": Bad(lambda: Data(shard="auto"), ConfigError, "global, local, none"),
     "empty data set name": Bad(lambda: Data(dataset=""), ConfigError, "`dataset` must be a name"),
     "unknown schedule": Bad(lambda: Pipeline(schedule="f1b1"), ConfigError, "Did you mean '1f1b'"),
+    "balance of one unknown word": Bad(
+        lambda: Pipeline(balance="flop"), ConfigError, "Did you mean 'flops'"
+    ),
+    "balance of names and counts": Bad(
+        lambda: Pipeline(balance=["a", 2]), ConfigError, "list of names or of integers"
+    ),
+    "memory in apples": Bad(
+        lambda: Pipeline(memory_limit="2 apples"), ConfigError, "bytes, such as 16GiB"
+    ),
+    "no memory": Bad(lambda: Pipeline(memory_limit=0), ConfigError, "bytes, such as 16GiB"),
+    "unknown recomputation": Bad(
+        lambda: Pipeline(recompute="ful"), ConfigError, "Did you mean 'full'"
+    ),
     "unknown communication": Bad(
         lambda: Communication(implementation="gloo"), ConfigError, "one of auto, ring, nccl"
     ),

@@ -65,7 +65,10 @@ def test_defaults_are_those_of_the_contract():
             "stages": 1,
             "microbatches": 1,
             "schedule": "1f1b",
+            "chunks": 1,
             "balance": "time",
+            "recompute": "none",
+            "memory_limit": None,
             "replicas": 1,
         },
         "recovery": {
@@ -111,6 +114,15 @@ def test_every_field_has_a_help_text():
         ({"devices": "CPU:4"}, "cpu:4"),
         ({"devices": "gpu:0, 1"}, "gpu:0,1"),
         ({"prefetch": 0}, 0),
+        ({"recompute": True}, "full"),
+        ({"recompute": False}, "none"),
+        ({"memory_limit": "16GiB"}, 16 * 2**30),
+        ({"memory_limit": "512 MB"}, 512_000_000),
+        ({"memory_limit": 1000}, 1000),
+        ({"balance": "flops"}, "flops"),
+        ({"balance": ["a", "b"]}, ("a", "b")),
+        ({"balance": "2, 3,4"}, (2, 3, 4)),
+        ({"balance": (1, np.int64(2))}, (1, 2)),
     ],
 )
 def test_values_are_brought_to_plain_types(changes, expected):

@@ -15,12 +15,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfdist.config.device_spec import DeviceSpec
+from tfdist.config.sizes import parse_bytes
 from tfdist.errors import ConfigError, explain
 
 __all__ = ["Kind", "did_you_mean", "kind_of", "nearest", "plain_keys", "setting", "short"]
 
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off")
+_NOUNS = {"path": "a path", "devices": "a device list", "bytes": "bytes, such as 16GiB"}
 
 
 def short(value: Any, limit: int = 200) -> str:
@@ -48,13 +50,15 @@ class Kind:
     """The values that one setting accepts.
 
     Attributes:
-        base: "bool", "int", "float", "str", "path" or "devices".
+        base: "bool", "int", "float", "str", "path", "devices", "bytes" (a number, or text such as
+            16GiB) or "list" (one of the choices, or a list of names or of integers).
         choices: the only strings allowed; for an "int" they are allowed beside the numbers.
         minimum: the smallest number allowed.
         exclusive: the minimum itself is not allowed.
         also: a number below the minimum that is allowed, such as -1 for AUTOTUNE.
         maximum: the largest number allowed.
         optional: None is allowed.
+        booleans: what False and True stand for, beside the choices.
     """
 
     base: str
@@ -64,6 +68,7 @@ class Kind:
     also: int | None = None
     maximum: float | None = None
     optional: bool = False
+    booleans: tuple[str, str] | None = None
 
     def describe(self) -> str:
         """What is allowed, for help texts and messages."""
@@ -74,8 +79,10 @@ class Kind:
             words.append(self._describe_number())
         elif self.base == "bool":
             words.append("true or false")
+        elif self.base == "list":
+            words.append("a list of names or of integers")
         elif not self.choices:
-            words.append({"path": "a path", "devices": "a device list"}.get(self.base, "a name"))
+            words.append(_NOUNS.get(self.base, "a name"))
         text = " or ".join(words)
         return text + " or none" if self.optional else text
 
@@ -107,6 +114,12 @@ class Kind:
             raise self._error(name, value, source)
         if self.base == "bool":
             return self._check_bool(name, value, source)
+        if self.base == "bytes":
+            return self._check_bytes(name, value, source)
+        if self.base == "list":
+            return self._check_list(name, value, source)
+        if self.booleans is not None and isinstance(value, bool):
+            return self.booleans[value]
         if isinstance(value, str):
             if self.base in ("int", "float") and value not in self.choices:
                 raise self._error(name, value, source)
@@ -143,6 +156,35 @@ class Kind:
         if isinstance(value, bool) or type(value).__name__ in ("bool", "bool_"):
             return bool(value)
         raise self._error(name, value, source)
+
+    def _check_bytes(self, name: str, value: Any, source: str | None) -> int:
+        try:
+            number = parse_bytes(value) if isinstance(value, str) else value
+        except ValueError:
+            raise self._error(name, value, source) from None
+        if isinstance(number, bool) or not isinstance(number, numbers.Integral) or number < 1:
+            raise self._error(name, value, source)
+        return int(number)
+
+    def _check_list(self, name: str, value: Any, source: str | None) -> str | tuple[Any, ...]:
+        if isinstance(value, str):
+            if value in self.choices:
+                return value
+            value = [word.strip() for word in value.split(",")]
+            if len(value) < 2 and not value[0].isdigit():  # rather a slip than a list of one name
+                raise self._error(name, value[0], source)
+            if all(word.isdigit() for word in value):
+                value = [int(word) for word in value]
+        if not isinstance(value, Sequence) or not value:
+            raise self._error(name, value, source)
+        counts = [
+            isinstance(item, numbers.Integral) and not isinstance(item, bool) for item in value
+        ]
+        if all(counts):
+            return tuple(int(item) for item in value)
+        if any(counts) or not all(isinstance(item, str) and item for item in value):
+            raise self._error(name, value, source)
+        return tuple(value)
 
     def _check_number(self, name: str, value: Any, source: str | None) -> int | float:
         number: int | float

@@ -137,12 +137,24 @@ class Pipeline(Checked):
     stages: int = setting(1, COUNT, "stages that the model's layers are split into")
     microbatches: int = setting(1, COUNT, "parts that each batch is cut into")
     schedule: str = setting(
-        "1f1b", Kind("str", choices=("1f1b", "gpipe")), "order of forward and backward steps"
+        "1f1b",
+        Kind("str", choices=("1f1b", "gpipe", "interleaved")),
+        "order of forward and backward steps",
     )
-    balance: str = setting(
+    chunks: int = setting(1, COUNT, "parts of the model on each stage (interleaved)")
+    balance: str | tuple[str, ...] | tuple[int, ...] = setting(
         "time",
-        Kind("str", choices=("time", "flops", "parameters")),
-        "what the stages share evenly",
+        Kind("list", choices=("time", "flops", "parameters")),
+        "what the stages share evenly; or the layers that the stages but the first begin with, "
+        "or the number of operations of each stage",
+    )
+    recompute: str = setting(
+        "none",
+        Kind("str", choices=("none", "full", "except_last"), booleans=("none", "full")),
+        "activations that are dropped and computed again in the backward step",
+    )
+    memory_limit: int | None = setting(
+        None, Kind("bytes", optional=True), "bytes of a device that a stage may take"
     )
     replicas: int = setting(1, COUNT, "pipelines that train side by side (hybrid)")
 
