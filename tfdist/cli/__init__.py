@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 import tfdist
-from tfdist.cli import run
+from tfdist.cli import plan, run
 from tfdist.errors import TfdistError
 
 __all__ = ["main"]
 
-_COMMANDS = (run,)
+_COMMANDS = (run, plan)
 _USAGE_ERROR = 2
 
 
