@@ -226,6 +226,7 @@ class PositionEmbedding(keras.layers.Layer):
         """Makes the layer; the table is made when the width is known."""
         super().__init__(**kwargs)
         self.context = context
+        self.supports_masking = True
 
     def build(self, input_shape: Any) -> None:
         """Makes the table, [context, width]."""
