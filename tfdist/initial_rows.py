@@ -122,8 +122,11 @@ def rows_initializer(initializer: Any, first: int, table: Sequence[int]) -> Call
             alg=tf.constant(tf.random.Algorithm.PHILOX.value),
             dtype=dtype,
         )
+        if skipped:
+            numbers = numbers[skipped:]  # a copy, so only where need be: shards are large
         factor, offset = draw.scale(plain, dtype)
-        return tf.reshape(numbers[skipped:], (count, width)) * factor + offset
+        numbers = tf.reshape(numbers, (count, width)) * factor
+        return numbers + offset
 
     return rows
 
