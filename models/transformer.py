@@ -166,9 +166,11 @@ def bert(
         sizes.vocabulary,
         sizes.width,
         embeddings_initializer=initializer,
-        mask_zero=True,
         name="embedding",
     )(tokens)
+    # [batch, 1, time]: the same for every token that looks. Given to each attention by name, because
+    # Keras's own masks end at an addition with an unmasked tensor.
+    words = keras.ops.expand_dims(keras.ops.not_equal(tokens, 0), 1)
     x = PositionEmbedding(sizes.context, name="positions")(x)
     kinds = keras.layers.Embedding(
         max(sizes.segments, 1), sizes.width, embeddings_initializer=initializer, name="kinds"
@@ -177,7 +179,7 @@ def bert(
     x = _dropped(x, dropout, "embedding_dropout")
     for block in range(sizes.depth):
         prefix = f"block{block}"
-        y = _attention(sizes, dropout, f"{prefix}_attention")(x, x)
+        y = _attention(sizes, dropout, f"{prefix}_attention")(x, x, attention_mask=words)
         y = _dropped(y, dropout, f"{prefix}_dropout1")
         x = _norm(f"{prefix}_norm1", 1e-12)(keras.layers.Add(name=f"{prefix}_add1")([x, y]))
         y = _dropped(_feed_forward(x, sizes, prefix), dropout, f"{prefix}_dropout2")
