@@ -64,6 +64,23 @@ class Place:
         except ValueError:  # it is closed
             return False
 
+    def slurm_step(self) -> str:
+        """The step that Slurm started this process in, such as "14.batch" or "14.0"; "" if unknown.
+
+        Each step's processes descend from a `slurmstepd: [JOB.STEP]`. A container hides it.
+        """
+        import os
+
+        process = os.getppid()
+        while process > 1:
+            title = (self.read(f"/proc/{process}/cmdline") or "").rstrip("\0")
+            if title.startswith("slurmstepd: [") and title.endswith("]"):
+                return title.partition("[")[2][:-1]
+            status = self.read(f"/proc/{process}/stat") or ""
+            parent = status.rpartition(")")[2].split()[1:2]  # the name before may hold anything
+            process = int(parent[0]) if parent else 0
+        return ""
+
     def read(self, path: str) -> str | None:
         """The text of a file; None when it can't be read."""
         try:

@@ -114,6 +114,8 @@ def _texts(resolver: Resolver, place: Place) -> Iterator[tuple[str, str]]:
                 received=resolver.text("SLURM_JOB_NODELIST"),
                 fix="Set TFDIST_HOSTS=h1:4,h2:4 on every task",
             ) from None
+        if len(counts) != len(nodes):  # those of mpirun's own helper step
+            counts = [1] * len(nodes)
         pairs_of_slurm = zip(nodes, counts)
         yield "SLURM_JOB_NODELIST", "\n".join(f"{n} slots={c}" for n, c in pairs_of_slurm)
     if resolver.has("SM_HOSTS"):

@@ -47,10 +47,21 @@ class Slurm(Resolver):
             return f"In Slurm job {job}, outside of a step"
         if self.number("SLURM_STEP_ID", "SLURM_STEPID") >= _FIRST_SPECIAL_STEP:
             return f"In the shell of Slurm job {job}"
+        if self._is_inherited(job):
+            return f"In the batch script of Slurm job {job}, submitted from within a step"
         # The variable alone proves nothing: sbatch from such a shell passes it on.
         if self.has("SLURM_PTY_PORT") and self.place.is_terminal():
             return f"In the terminal of Slurm job {job} (srun --pty)"
         return ""
+
+    def _is_inherited(self, job: str) -> bool:
+        """Whether the variables of the step are those of the shell that sbatch was called in."""
+        started = self.place.slurm_step().partition(".")
+        if started[0] == job:
+            return not started[2].isdecimal()
+        # srun sets both for a step's tasks; a batch script gets the first one only.
+        both = ("SLURM_TASKS_PER_NODE", "SLURM_STEP_TASKS_PER_NODE")
+        return self.has(*both) and self.text(both[0]) != self.text(both[1])
 
     def local_rank(self) -> int | None:
         if not self.has("SLURM_LOCALID") or not self.applies():
