@@ -18,13 +18,20 @@ if __name__ != "tfdist.strategies":
 if TYPE_CHECKING:
     from tfdist.strategies.mirrored import MirroredStrategy
     from tfdist.strategies.multi_worker import MultiWorkerMirroredStrategy
+    from tfdist.strategies.parameter_server import ParameterServerStrategy
     from tfdist.strategies.single import SingleDeviceStrategy
 
-__all__ = ["MirroredStrategy", "MultiWorkerMirroredStrategy", "SingleDeviceStrategy"]
+__all__ = [
+    "MirroredStrategy",
+    "MultiWorkerMirroredStrategy",
+    "ParameterServerStrategy",
+    "SingleDeviceStrategy",
+]
 
 _CLASSES = {
     "MirroredStrategy": "tfdist.strategies.mirrored",
     "MultiWorkerMirroredStrategy": "tfdist.strategies.multi_worker",
+    "ParameterServerStrategy": "tfdist.strategies.parameter_server",
     "SingleDeviceStrategy": "tfdist.strategies.single",
 }
 

@@ -6,21 +6,28 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
+from tfdist.keras_bridge import sidecar
 from tfdist.strategies.mirrored import MirroredStrategy
 from tfdist.strategies.multi_worker import MultiWorkerMirroredStrategy
+from tfdist.strategies.parameter_server import ParameterServerStrategy
 from tfdist.strategies.single import SingleDeviceStrategy
 
 if TYPE_CHECKING:
     from tfdist.cluster import Cluster
     from tfdist.config import Communication, Config
 
-__all__ = ["communication_options", "mirrored", "multi_worker", "single"]
+__all__ = ["communication_options", "mirrored", "multi_worker", "parameter_server", "single"]
 
 
 def single(config: Config, cluster: Cluster) -> SingleDeviceStrategy:
-    """Builds a `SingleDeviceStrategy` on the process's first device."""
+    """Builds a `SingleDeviceStrategy` on the process's first device; also for an evaluator."""
     strategy = SingleDeviceStrategy()
     strategy.tfdist.sync_batch_norm = config.sync_batch_norm
+    if cluster.is_evaluator and cluster.jobs:
+        recovery = config.recovery
+        strategy.tfdist.sidecar = sidecar.Sidecar(
+            cluster, recovery.checkpoint_dir, recovery.log_dir, config.start_timeout
+        )
     return strategy
 
 
@@ -36,6 +43,23 @@ def multi_worker(config: Config, cluster: Cluster) -> MultiWorkerMirroredStrateg
     strategy = MultiWorkerMirroredStrategy(
         communication_options=communication_options(config.communication),
         cluster=cluster,
+        start_timeout=config.start_timeout,
+    )
+    strategy.tfdist.sync_batch_norm = config.sync_batch_norm
+    return strategy
+
+
+def parameter_server(config: Config, cluster: Cluster) -> ParameterServerStrategy:
+    """Builds a `ParameterServerStrategy` on the chief."""
+    settings = config.parameter_server
+    strategy = ParameterServerStrategy(
+        cluster=cluster,
+        synchronous=settings.synchronous,
+        backup_workers=settings.backup_workers,
+        in_flight=settings.in_flight,
+        placement=settings.placement,
+        device_filters=settings.device_filters,
+        worker_timeout=settings.worker_timeout,
         start_timeout=config.start_timeout,
     )
     strategy.tfdist.sync_batch_norm = config.sync_batch_norm

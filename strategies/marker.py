@@ -20,10 +20,12 @@ class Marker:
         cluster: the cluster that this process belongs to.
         sync_batch_norm: whether plain BatchNormalization layers take their statistics over all
             replicas, as on one device.
+        sidecar: what an evaluator beside a job needs to know of it; None elsewhere.
     """
 
     cluster: Cluster
     sync_batch_norm: bool = False
+    sidecar: Any = None
 
     @property
     def num_workers(self) -> int:

@@ -11,9 +11,9 @@ import tensorflow as tf
 from tensorflow.python.eager import context, remote
 from tensorflow.python.training import server_lib
 
-from tfdist import keras_bridge
+from tfdist import keras_bridge, serving
 from tfdist.cluster import Cluster
-from tfdist.errors import ClusterError, ConfigError, UnsupportedError, explain
+from tfdist.errors import ConfigError, UnsupportedError, explain
 from tfdist.strategies.marker import Marker
 from tfdist.strategies.placement import Placement
 from tfdist.strategies.worker_pool import WorkerPool
@@ -111,13 +111,9 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
             )
         _check(cluster, variable_partitioner, synchronous, backup_workers)
         self._device_filters = device_filters
-        from tfdist.strategies import ps_roles
-
-        ps_roles.take_role(cluster, start_timeout)
+        serving.take_role(cluster, start_timeout)
         super().__init__(_resolver(cluster))
-        marker = CoordinatorMarker(
-            cluster, synchronous=synchronous, backup_workers=backup_workers
-        )
+        marker = CoordinatorMarker(cluster, synchronous=synchronous, backup_workers=backup_workers)
         marker.placement = Placement(self._num_ps, by_bytes=placement == "bytes")
         marker.placement.install(self.extended)
         # The coordinator itself applies the gradients of a synchronous step, in a replica's context.
@@ -166,18 +162,7 @@ def _check(cluster: Cluster, partitioner: Any, synchronous: bool, backup_workers
                 fix="Use tfdist.layers.ShardedEmbedding for tables that are too big for one ps",
             )
         )
-    missing = [role for role in ("chief", "worker", "ps") if not cluster.jobs.get(role)]
-    if missing:
-        raise ClusterError(
-            explain(
-                "Parameter servers need a cluster of a chief, workers and ps",
-                received=f"no task of role {', '.join(missing)}",
-                source=cluster.source,
-                fix="Start the script with `tfdist run --workers 2 --ps 1 script.py`, or name them in "
-                "TF_CONFIG",
-            )
-        )
-    workers = len(cluster.jobs["worker"])
+    workers = len(cluster.jobs.get("worker", ()))
     if backup_workers and not synchronous:
         raise ConfigError(
             explain(
@@ -186,7 +171,7 @@ def _check(cluster: Cluster, partitioner: Any, synchronous: bool, backup_workers
                 fix="Set synchronous=True, or leave backup_workers at 0",
             )
         )
-    if backup_workers >= workers:
+    if workers and backup_workers >= workers:
         raise ConfigError(
             explain(
                 "A step needs the gradient of one worker at least",

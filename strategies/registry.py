@@ -19,10 +19,11 @@ _BUILDERS = {
     "single": "tfdist.strategies.builders:single",
     "mirrored": "tfdist.strategies.builders:mirrored",
     "multi_worker": "tfdist.strategies.builders:multi_worker",
+    "parameter_server": "tfdist.strategies.builders:parameter_server",
 }
 
 # Names that the design reserves and this version does not have.
-PLANNED = ("parameter_server", "pipeline", "hybrid", "tpu")
+PLANNED = ("pipeline", "hybrid", "tpu")
 
 NAMES = ("auto", *_BUILDERS, *PLANNED)
 

@@ -47,8 +47,9 @@ class TaskWatch:
         self._thread.start()
 
     def close(self) -> None:
-        """Stops watching."""
+        """Stops watching, and waits until nobody knocks any more."""
         self._end.set()
+        self._thread.join(timeout=_CONNECT)
 
     def _run(self) -> None:
         while not self._end.wait(_PERIOD) and self.failure is None:

@@ -8,9 +8,11 @@ differ between workers) is used in this module only.
 
 from __future__ import annotations
 
+import atexit
 import collections
 import contextlib
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -29,6 +31,7 @@ logger = logging.getLogger(__name__)
 
 _LOOK = 0.5  # seconds between two looks at the health of the cluster while waiting
 _SLICE = 0.02  # seconds to wait for the oldest step before looking at the others
+_END = 2.0  # seconds in which the coordinator's threads end
 _NOTICE = 8.0  # seconds in which the watch finds out which task an error came from
 
 
@@ -85,6 +88,7 @@ class WorkerPool:
         self._strategy = strategy
         self._watch = TaskWatch(cluster, timeout)
         self._outstanding: collections.deque[Pending] = collections.deque()
+        atexit.register(self.close)
 
     @property
     def coordinator(self) -> tf.distribute.coordinator.ClusterCoordinator:
@@ -196,8 +200,16 @@ class WorkerPool:
             raise
 
     def close(self) -> None:
-        """Stops watching."""
+        """Stops watching, and ends the coordinator's threads: they must not outlive Python."""
         self._watch.close()
+        coordinator = self._strategy._cluster_coordinator
+        if coordinator is None:
+            return
+        coordinator._cluster.stop()
+        until = time.monotonic() + _END
+        for thread in threading.enumerate():
+            if thread.name.startswith(("WorkerClosureProcessingLoop", "WorkerPreemptionHandler")):
+                thread.join(timeout=max(until - time.monotonic(), 0.0))
 
 
 def _may_be_a_lost_task(error: BaseException) -> bool:

@@ -38,14 +38,14 @@ def names(config: Config, rank: int = 0) -> list[str]:
 
 
 def test_the_default_set_follows_the_settings(tmp_path: Path) -> None:
-    assert names(Config()) == ["TerminateOnNaN", "Throughput"]
+    assert names(Config()) == ["StopOnNaN", "Throughput"]
     everything = Config().replace(
         backup_dir=str(tmp_path / "backup"),
         checkpoint_dir=str(tmp_path / "models"),
         log_dir=str(tmp_path / "logs"),
     )
     expected = [
-        "TerminateOnNaN",
+        "StopOnNaN",
         "BestCheckpoint",
         "ModelCheckpoint",
         "TensorBoard",
@@ -63,7 +63,7 @@ def test_the_default_set_takes_the_settings_values(tmp_path: Path) -> None:
     )
     found = {type(c).__name__: c for c in callbacks.default_callbacks(config, strategy())}
     assert found["BackupAndRestore"].save_freq == 5
-    assert found["TerminateOnNaN"].raise_error  # so that a run to be resumed keeps its backup
+    assert found["StopOnNaN"].raise_error  # so that a run to be resumed keeps its backup
     assert found["BestCheckpoint"].filepath == str(tmp_path / "models" / "best.keras")
     assert found["Throughput"].global_batch_size == 16
     quiet = callbacks.default_callbacks(config, strategy(rank=1))[-1]

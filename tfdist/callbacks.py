@@ -7,6 +7,7 @@ one path on every worker, the chief writes, and every write is whole or not at a
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ __all__ = [
     "BestCheckpoint",
     "MemoryGuard",
     "NanGuard",
+    "StopOnNaN",
     "Throughput",
     "current_learning_rate",
     "default_callbacks",
@@ -39,7 +41,7 @@ def default_callbacks(
 ) -> list[keras.callbacks.Callback]:
     """Returns the callbacks that a job's `fit` should have; the same on every worker.
 
-    Always `TerminateOnNaN` and a line on throughput; `BackupAndRestore` when
+    Always `StopOnNaN` and a line on throughput; `BackupAndRestore` when
     `recovery.backup_dir` is set; the best and the last model when `recovery.checkpoint_dir` is;
     TensorBoard and a CSV of the history when `recovery.log_dir` is.
 
@@ -54,10 +56,10 @@ def default_callbacks(
         A new list, to be passed to `fit`, alone or with more callbacks in front of it.
     """
     recovery = config.recovery
-    # A run that ends with NaN must not delete its backup as if it had finished.
-    callbacks: list[keras.callbacks.Callback] = [
-        keras.callbacks.TerminateOnNaN(raise_error=recovery.backup_dir is not None)
-    ]
+    # A run that ends with NaN must not delete its backup as if it had finished; and a backup within
+    # an epoch must not be taken before each batch was looked at.
+    stop = StopOnNaN if recovery.backup_freq == "epoch" else keras.callbacks.TerminateOnNaN
+    callbacks: list[keras.callbacks.Callback] = [stop(raise_error=recovery.backup_dir is not None)]
     if recovery.checkpoint_dir is not None:
         best = os.path.join(recovery.checkpoint_dir, "best.keras")
         last = os.path.join(recovery.checkpoint_dir, "last.keras")
@@ -109,6 +111,32 @@ class BestCheckpoint(keras.callbacks.ModelCheckpoint):
         super().on_epoch_end(epoch, logs)
 
 
+class StopOnNaN(keras.callbacks.TerminateOnNaN):
+    """Stops training when the loss is NaN or infinite, without asking for the logs of each batch.
+
+    Keras' `TerminateOnNaN` reads the loss of every batch, for which several workers have to add it
+    up at every step. Once NaN, an epoch's mean loss stays so: this looks at the logs as often as
+    they are there anyway, and at the end of every epoch, before backups and checkpoints.
+    """
+
+    reads_batch_logs = False
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Looks at the epoch's loss.
+
+        Raises:
+            RuntimeError: it is NaN or infinite, and `raise_error` is set.
+        """
+        loss = (logs or {}).get("loss")
+        if loss is None or math.isfinite(loss) or self.model.stop_training:
+            return
+        text = f"The mean loss of epoch {epoch + 1} is {loss}: training stops"
+        if self.raise_error:
+            raise RuntimeError(text)
+        logger.warning("%s", text)
+        self.model.stop_training = True
+
+
 class Throughput(keras.callbacks.Callback):
     """Prints one line per epoch: steps and examples per second, without validation.
 
@@ -122,6 +150,8 @@ class Throughput(keras.callbacks.Callback):
         history: one dict per epoch: "epoch", "steps", "seconds", "steps_per_second", and, with a
             batch size, "examples_per_second".
     """
+
+    reads_batch_logs = False
 
     def __init__(self, global_batch_size: int | None = None, verbose: int = 1) -> None:
         super().__init__()

@@ -41,6 +41,8 @@ SERVERS = {
     "reference": Server("parity.columns:start_reference"),
     "local": Server("parity.columns:start_local"),
     "group": Server("parity.columns:start_group", processes=2),
+    "ps": Server("parity.columns:start_ps"),
+    "ps_synchronous": Server("parity.columns:start_ps_synchronous"),
     "stock": Server("parity.columns:start_stock"),
 }
 
@@ -50,6 +52,8 @@ COLUMNS = {
     "mirrored": Column("mirrored (2)", "local"),
     "mirrored_3": Column("mirrored (3)", "local"),
     "multi_worker": Column("multi_worker (2)", "group"),
+    "parameter_server": Column("parameter_server (1 worker)", "ps"),
+    "parameter_server_sync": Column("parameter_server (synchronous, 2)", "ps_synchronous"),
     "stock_mirrored": Column("stock MirroredStrategy (2)", "stock", shown=False),
 }
 
@@ -99,6 +103,26 @@ def start_group() -> Lab:
 
     rank = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
     return Lab({"multi_worker": MultiWorkerMirroredStrategy()}, rank)
+
+
+def start_ps() -> Lab:
+    """Sets up an asynchronous coordinator of one worker, which is therefore sequential."""
+    return _coordinator("parameter_server", workers=1)
+
+
+def start_ps_synchronous() -> Lab:
+    """Sets up a coordinator of two workers that do each step together."""
+    return _coordinator("parameter_server_sync", workers=2, synchronous=True)
+
+
+def _coordinator(column: str, workers: int, **options: Any) -> Lab:
+    from support.ps_cluster import PsCluster
+
+    cluster = PsCluster(workers, ps=1)  # ends with this process
+    os.environ["TF_CONFIG"] = cluster.tf_config()
+    from tfdist.strategies import ParameterServerStrategy
+
+    return Lab({column: ParameterServerStrategy(**options), "cluster": cluster})
 
 
 def reset() -> None:

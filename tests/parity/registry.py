@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from parity.compare import Cell
     from parity.context import Context
 
-__all__ = ["ROWS", "Differs", "Row", "load_rows", "row"]
+__all__ = ["NO_SUM_WITHIN", "ROWS", "Differs", "Refused", "Row", "load_rows", "row"]
 
 SECTIONS = (
     "data",
@@ -39,7 +39,24 @@ class Differs:
 
     reason: str
     check: Callable[[Cell], None]
-    columns: tuple[str, ...] = ("mirrored", "mirrored_3", "multi_worker")
+    columns: tuple[str, ...] = ("mirrored", "mirrored_3", "multi_worker", "parameter_server_sync")
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Why a row can't work under some columns, which say so before any step."""
+
+    reason: str
+    message: str
+    """Part of the error's text."""
+    columns: tuple[str, ...] = ("parameter_server_sync",)
+
+
+NO_SUM_WITHIN = Refused(
+    "The workers of a synchronous step add nothing up in its middle: a loss that divides by the sum "
+    "of weights or masks over the global batch, and statistics over it, are refused.",
+    "can't add anything up in the middle of a step",
+)
 
 
 @dataclass(frozen=True)
@@ -53,6 +70,7 @@ class Row:
         rtol: Relative tolerance.
         atol: Absolute tolerance.
         odd: Whether it also runs on three replicas, which divide nothing evenly.
+        refused: Set when some columns raise an error, which is what the row then expects of them.
         differs: Set when some columns can't equal one device by their nature.
         check: A further assertion on the cell, after the comparison.
         needs: Columns whose `saving.keep_models` must have run before: they leave files in the shared folder.
@@ -66,6 +84,7 @@ class Row:
     rtol: float = 1e-4
     atol: float = 1e-5
     odd: bool = False
+    refused: Refused | None = None
     differs: Differs | None = None
     check: Callable[[Cell], None] | None = None
     needs: tuple[str, ...] = ()

@@ -8,16 +8,21 @@ from parity.columns import COLUMNS
 from parity.registry import Row, load_rows
 from parity.runner import runs_in
 
-__all__ = ["GREEN", "markdown", "notes", "symbol"]
+__all__ = ["GREEN", "REFUSED", "markdown", "notes", "symbol"]
 
-GREEN, RED, ABSENT = "✓", "✗", ""
+GREEN, RED, ABSENT, REFUSED = "✓", "✗", "", "–"
 
 
 def notes(rows: Mapping[str, Row]) -> dict[str, int]:
     """Returns the footnotes by number: why a cell is not, or not tightly, equal to one device."""
     found: dict[str, int] = {}
     for row in rows.values():
-        for text in (row.differs.reason if row.differs else "", row.loose):
+        reasons = (
+            row.differs and row.differs.reason,
+            row.refused and row.refused.reason,
+            row.loose,
+        )
+        for text in reasons:
             if text and text not in found:
                 found[text] = len(found) + 1
     return found
@@ -29,6 +34,8 @@ def symbol(row: Row, column: str, footnotes: Mapping[str, int], failed: bool = F
         return ABSENT
     if failed:
         return RED
+    if row.refused and column in row.refused.columns:
+        return f"{REFUSED} [{footnotes[row.refused.reason]}]"
     marks = []
     if row.differs and column in row.differs.columns:
         marks.append(footnotes[row.differs.reason])

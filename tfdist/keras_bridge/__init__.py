@@ -13,6 +13,7 @@ def install() -> None:
     """Installs the repairs; further calls do nothing."""
     from tfdist.keras_bridge import (
         callbacks,
+        compiling,
         layers,
         losses,
         optimizer,
@@ -22,7 +23,7 @@ def install() -> None:
     )
     from tfdist.keras_bridge.patching import apply_repairs
 
-    for module in (losses, optimizer, variables, layers, trainer):
+    for module in (losses, optimizer, variables, layers, compiling, trainer):
         apply_repairs(module.REPAIRS)
     saving.install()
     callbacks.install()

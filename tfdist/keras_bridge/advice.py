@@ -8,6 +8,8 @@ from typing import Any
 
 import keras
 
+from tfdist.keras_bridge.marks import parts_of
+
 __all__ = ["advise"]
 
 logger = logging.getLogger(__name__)
@@ -32,7 +34,7 @@ def advise(model: Any, strategy: Any, batch_size: int | None = None) -> None:
 
 
 def _advice(model: Any, strategy: Any, batch_size: int | None) -> Iterator[str]:
-    replicas = strategy.num_replicas_in_sync
+    replicas = parts_of(strategy)
     layers = model._flatten_layers()
     plain = [
         layer.name

@@ -18,11 +18,20 @@ import keras
 
 from tfdist import epoch_order
 from tfdist.errors import ClusterError, UnsupportedError, explain
-from tfdist.keras_bridge import agreement, checkpoints, failures, loggers, nan_guard, resume
+from tfdist.keras_bridge import (
+    agreement,
+    checkpoints,
+    coordinator,
+    failures,
+    log_reading,
+    loggers,
+    nan_guard,
+    resume,
+)
 from tfdist.keras_bridge.patching import apply_repairs
 from tfdist.keras_bridge.replica_state import sync_batch_statistics
 
-__all__ = ["adapt", "install"]
+__all__ = ["adapt", "install", "is_adapted"]
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +68,8 @@ def adapt(callbacks: Any, strategy: Any) -> Any:
                 if isinstance(callback, loggers.PRINTING):
                     callback.verbose = 0
     writers = [type(c).__name__ for c in given if isinstance(c, _WRITERS)]
-    adapted = [_Statistics(strategy, writers), *given, _Together(strategy)]
+    reads = any(log_reading.reads_each_batch(callback) for callback in given)
+    adapted = [_Statistics(strategy, writers, reads), *given, _Together(strategy)]
     if not is_list:
         return adapted
     for added in (adapted[0], adapted[-1]):
@@ -67,6 +77,13 @@ def adapt(callbacks: Any, strategy: Any) -> Any:
         added.set_params(callbacks.params)
     callbacks.callbacks = adapted
     return callbacks
+
+
+def is_adapted(callbacks: Any) -> bool:
+    """Returns whether callbacks are those of a `fit`, as it passes them to its validation."""
+    return isinstance(callbacks, keras.callbacks.CallbackList) and any(
+        isinstance(callback, _Statistics) for callback in callbacks.callbacks
+    )
 
 
 def _flat(callbacks: Any) -> list[Any]:
@@ -90,18 +107,28 @@ def _check(callbacks: list[Any]) -> None:
 class _Statistics(keras.callbacks.Callback):
     """Comes first, so that every other callback sees one model on all replicas."""
 
-    def __init__(self, strategy: Any, writers: list[str]) -> None:
+    def __init__(self, strategy: Any, writers: list[str], reads_batch_logs: bool) -> None:
         super().__init__()
         self._strategy = strategy
         self._writers = writers
+        self._reads_batch_logs = reads_batch_logs
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Refuses callbacks that save on some workers only: a save takes all of them."""
         nan_guard.unguard(self.model)
+        if coordinator.coordinates(self._strategy):
+            log_reading.of(self.model).always = self._reads_batch_logs
         if not agreement.is_shared(self._strategy):
             return
-        text = ", ".join(self._writers) or "none"
-        given = self._strategy.tfdist.exchange("callbacks", text, agreement.WRITE_TIMEOUT)
+        own = {"saving": ", ".join(self._writers) or "none", "reads": self._reads_batch_logs}
+        facts = [
+            json.loads(text)
+            for text in self._strategy.tfdist.exchange(
+                "callbacks", json.dumps(own), agreement.WRITE_TIMEOUT
+            )
+        ]
+        log_reading.of(self.model).always = any(fact["reads"] for fact in facts)
+        given = [fact["saving"] for fact in facts]
         if len(set(given)) > 1:
             raise ClusterError(
                 explain(
@@ -112,12 +139,20 @@ class _Statistics(keras.callbacks.Callback):
                 )
             )
 
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        log_reading.of(self.model).restart()
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        log_reading.of(self.model).restart()
+
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         sync_batch_statistics(self.model)
 
 
 class _Together(keras.callbacks.Callback):
     """Comes last: keeps the workers in the same place of the run."""
+
+    reads_batch_logs = False
 
     def __init__(self, strategy: Any) -> None:
         super().__init__()

@@ -13,7 +13,7 @@ import h5py
 from keras.src.utils import file_utils, io_utils
 
 from tfdist.errors import SaveError, explain
-from tfdist.keras_bridge import agreement, atomic, resume
+from tfdist.keras_bridge import agreement, atomic, coordinator, resume
 from tfdist.keras_bridge.marks import strategy_of
 from tfdist.keras_bridge.patching import Repair
 from tfdist.keras_bridge.saving import coordinated_save
@@ -31,6 +31,7 @@ def _save_checkpoint(
 ) -> None:
     """Saves where the chief's monitored value says so, to the path that the chief formats."""
     strategy = strategy_of(self.model)
+    coordinator.settle(self.model)
     if strategy is None or not agreement.is_shared(strategy):
         original(self, epoch, batch, logs)
         return

@@ -22,12 +22,15 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.errors import UnsupportedError, explain
+
 __all__ = [
     "BatchContext",
     "current",
     "entered",
     "local_updates",
     "local_updates_active",
+    "refuse_between_workers",
     "replica_sum",
 ]
 
@@ -44,20 +47,26 @@ class BatchContext:
         num_replicas: N.
         rows: n_r, an int when static, else a scalar int32 tensor.
         global_rows: n, likewise.
+        part: which of the N this is, where tf.distribute does not know of them; else None.
         jit: whether the step is being compiled by XLA, where no collective can run.
         weighted: whether a Keras loss has carried w_r into the step's loss.
         divided: whether the step's loss was divided by N before its backward pass.
         in_compile_loss: whether `compile`'s losses are being computed.
+        in_own_code: whether a `compute_loss` or `compute_metrics` of the user's is being called.
+        own_logs: names of the logs that are weighted already (see `own_code`).
         loss_stack: the Keras losses being called, outermost first.
     """
 
     num_replicas: int
     rows: Any
     global_rows: Any
+    part: Any = None
     jit: bool = False
     weighted: bool = False
     divided: bool = False
     in_compile_loss: bool = False
+    in_own_code: bool = False
+    own_logs: set[str] = dataclasses.field(default_factory=set)
     loss_stack: list[Any] = dataclasses.field(default_factory=list)
 
     @property
@@ -81,6 +90,12 @@ class BatchContext:
         if self.is_even:
             return value
         return tf.math.multiply_no_nan(value, self.weight(value.dtype))
+
+    def as_seen(self, value: Any) -> Any:
+        """Returns L_r as the code that asks sees it: without w_r, if that is the user's."""
+        if not self.in_own_code or self.in_compile_loss or self.is_even:
+            return value
+        return tf.math.divide_no_nan(value, self.weight(value.dtype))
 
     @property
     def has_rows(self) -> Any:
@@ -161,5 +176,26 @@ def replica_sum(value: tf.Tensor) -> tf.Tensor:
         return value
     if context is not None and context.jit:
         raise CollectiveInJit
+    refuse_between_workers(context)
     replica = tf.distribute.get_replica_context()
     return replica.all_reduce(tf.distribute.ReduceOp.SUM, value)
+
+
+def refuse_between_workers(context: BatchContext | None) -> None:
+    """Refuses to add up in the middle of a step what parts of it compute on their own.
+
+    Args:
+        context: the step that the thread is in.
+
+    Raises:
+        UnsupportedError: the parts are the workers' of a synchronous parameter server.
+    """
+    if context is not None and context.part is not None and context.num_replicas > 1:
+        raise UnsupportedError(
+            explain(
+                "The workers of parameter servers can't add anything up in the middle of a step",
+                received="a masked or weighted-mean loss, or BatchNormalization(synchronized=True)",
+                fix="Use strategy='multi_worker', or the loss without mask and the layer without "
+                "synchronized",
+            )
+        )

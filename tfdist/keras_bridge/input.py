@@ -27,9 +27,13 @@ __all__ = [
     "ROWS",
     "StepInput",
     "build_input",
+    "data_spec",
     "distribute_batch",
+    "dynamic_rows",
     "is_element",
+    "row_count",
     "row_range",
+    "slice_rows",
     "with_dynamic_rows",
     "without_optionals",
 ]
@@ -110,7 +114,7 @@ def build_input(strategy: Any, dataset: tf.data.Dataset, per_replica: bool = Fal
         return StepInput(
             strategy.tfdist.deal(strategy, lambda _: plain, uneven=False),
             steps if steps >= 0 else None,
-            _data_spec(dataset.element_spec),
+            data_spec(dataset.element_spec),
         )
     if per_replica:
         return _per_replica(strategy, dataset)
@@ -140,12 +144,15 @@ def distribute_batch(strategy: Any, data: Any) -> dict[str, Any]:
     tensors = tf.nest.map_structure(
         lambda leaf: leaf if _is_optional(leaf) else _as_tensor(leaf), tensors
     )
-    rows = int(_row_count(tensors))
     total = strategy.num_replicas_in_sync
+    rows = int(row_count(tensors))
+    counts = {int(row_count(leaf)) for leaf in tf.nest.flatten(tensors) if not _is_optional(leaf)}
+    if total > 1 and len(counts) > 1:
+        raise _unequal_rows(f"{sorted(counts)} rows")
 
     def part(context: Any) -> dict[str, Any]:
         first, last = row_range(rows, context.replica_id_in_sync_group, total)
-        data = without_optionals(_slice(tensors, first, last))
+        data = without_optionals(tensors if total == 1 else _slice(tensors, first, last))
         return {DATA: data, ROWS: tf.constant(rows, tf.int64)}
 
     return strategy.experimental_distribute_values_from_function(part)
@@ -160,7 +167,7 @@ def _global(strategy: Any, dataset: tf.data.Dataset) -> StepInput:
 
     def parts(*data: Any) -> tuple[dict[str, Any], ...]:
         packed = _packed(data, dataset.element_spec)
-        rows = static if static is not None else _row_count(packed)
+        rows = static if static is not None else _same_rows(packed)
         extra: dict[str, Any] = {}
         if static is None or static % total:
             extra[ROWS] = tf.cast(rows, tf.int64)
@@ -176,7 +183,7 @@ def _global(strategy: Any, dataset: tf.data.Dataset) -> StepInput:
     return StepInput(
         strategy.tfdist.deal(strategy, lambda _: dealt, uneven=False),
         steps if steps >= 0 else None,
-        _data_spec(dataset.element_spec),
+        data_spec(dataset.element_spec),
     )
 
 
@@ -203,7 +210,7 @@ def _local(strategy: Any, dataset: tf.data.Dataset) -> StepInput:
         packed = _packed(data, dataset.element_spec)
         if static is None:
             packed = with_dynamic_rows(packed)
-        rows = static if static is not None else _row_count(packed)
+        rows = static if static is not None else _same_rows(packed)
         return tuple({DATA: _slice(packed, *row_range(rows, i, local))} for i in range(local))
 
     dealt = _dealt(dataset.map(parts, num_parallel_calls=tf.data.AUTOTUNE), local)
@@ -211,7 +218,7 @@ def _local(strategy: Any, dataset: tf.data.Dataset) -> StepInput:
     return StepInput(
         strategy.tfdist.deal(strategy, lambda _: dealt, uneven=uneven),
         max(known) if len(known) == workers else None,
-        _data_spec(dataset.element_spec),
+        data_spec(dataset.element_spec),
     )
 
 
@@ -227,7 +234,7 @@ def _per_replica(strategy: Any, dataset: tf.data.Dataset) -> StepInput:
     return StepInput(
         strategy.tfdist.deal(strategy, lambda _: dealt, uneven=True),
         known,
-        _data_spec(dataset.element_spec),
+        data_spec(dataset.element_spec),
     )
 
 
@@ -250,7 +257,7 @@ def _by_files(strategy: Any, dataset: tf.data.Dataset) -> StepInput:
     distributed = strategy.experimental_distribute_dataset(
         dataset.map(lambda *data: {DATA: with_dynamic_rows(_packed(data, spec))})
     )
-    return StepInput(distributed, None, _data_spec(spec))
+    return StepInput(distributed, None, data_spec(spec))
 
 
 def _dealt(dataset: tf.data.Dataset, parts: int) -> tf.data.Dataset:
@@ -282,7 +289,8 @@ def _as_tensor(leaf: Any) -> Any:
     return tf.convert_to_tensor(leaf)
 
 
-def _row_count(data: Any) -> Any:
+def row_count(data: Any) -> Any:
+    """Returns the number of rows of a batch: a scalar int64 tensor."""
     leaf = next(leaf for leaf in tf.nest.flatten(data) if not _is_optional(leaf))
     if isinstance(leaf, tf.RaggedTensor):
         return leaf.nrows()
@@ -293,16 +301,52 @@ def _row_count(data: Any) -> Any:
 
 def _slice(data: Any, first: Any, last: Any) -> Any:
     def one(leaf: Any) -> Any:
-        if _is_optional(leaf):
-            return leaf
-        if isinstance(leaf, tf.SparseTensor):
-            shape = tf.cast(leaf.dense_shape, tf.int64)
-            start = tf.concat([[tf.cast(first, tf.int64)], tf.zeros_like(shape[1:])], 0)
-            size = tf.concat([[tf.cast(last - first, tf.int64)], shape[1:]], 0)
-            return tf.sparse.slice(leaf, start, size)
-        return leaf[first:last]
+        return leaf if _is_optional(leaf) else slice_rows(leaf, first, last)
 
     return tf.nest.map_structure(one, data)
+
+
+def slice_rows(leaf: Any, first: Any, last: Any) -> Any:
+    """Returns the rows from `first` to before `last` of a dense, sparse or ragged tensor."""
+    if isinstance(leaf, tf.SparseTensor):
+        shape = tf.cast(leaf.dense_shape, tf.int64)
+        start = tf.concat([[tf.cast(first, tf.int64)], tf.zeros_like(shape[1:])], 0)
+        size = tf.concat([[tf.cast(last - first, tf.int64)], shape[1:]], 0)
+        return tf.sparse.slice(leaf, start, size)
+    return leaf[first:last]
+
+
+def dynamic_rows(leaf: Any) -> tf.Tensor:
+    """Returns the number of rows of a tensor as a scalar int32 tensor."""
+    if isinstance(leaf, tf.RaggedTensor):
+        return tf.cast(leaf.nrows(), tf.int32)
+    if isinstance(leaf, tf.SparseTensor):
+        return tf.cast(leaf.dense_shape[0], tf.int32)
+    return tf.shape(leaf)[0]
+
+
+def _unequal_rows(received: str) -> DataError:
+    return DataError(
+        explain(
+            "All tensors of a batch must have the same number of rows, since each replica gets its "
+            "rows of each",
+            received=received,
+            fix="Repeat what all rows share once for each row (tf.repeat), or make it part of the "
+            "model",
+        )
+    )
+
+
+def _same_rows(data: Any) -> Any:
+    """Returns the number of rows of a batch's tensors, which must be the same for all."""
+    leaves = [leaf for leaf in tf.nest.flatten(data) if not _is_optional(leaf)]
+    counts = [tf.cast(row_count(leaf), tf.int64) for leaf in leaves]
+    checks = [
+        tf.debugging.assert_equal(count, counts[0], str(_unequal_rows("unequal numbers of rows")))
+        for count in counts[1:]
+    ]
+    with tf.control_dependencies([check for check in checks if check is not None]):
+        return tf.identity(counts[0])
 
 
 def _checksum(data: Any) -> tf.Tensor:
@@ -350,7 +394,7 @@ def with_dynamic_rows(data: Any) -> Any:
     return tf.nest.map_structure(one, data)
 
 
-def _data_spec(element_spec: Any) -> Any:
+def data_spec(element_spec: Any) -> Any:
     def one(spec: Any) -> Any:
         if _is_optional(spec):
             return None
@@ -367,6 +411,19 @@ def _cardinality(dataset: tf.data.Dataset) -> int:
 
 
 def _check_batched(strategy: Any, dataset: tf.data.Dataset) -> None:
+    specs = [spec for spec in tf.nest.flatten(dataset.element_spec) if not _is_optional(spec)]
+    if strategy.num_replicas_in_sync > 1 and any(spec.shape.rank is None for spec in specs):
+        raise DataError(
+            explain(
+                "The shapes of the dataset's tensors must be known, but for their sizes",
+                received=f"elements {dataset.element_spec}",
+                fix="Pass output_signature=tf.TensorSpec(...) to Dataset.from_generator, or call "
+                "tensor.set_shape in a function that the dataset maps",
+            )
+        )
+    rows = {spec.shape[0] for spec in specs if spec.shape.rank}
+    if strategy.num_replicas_in_sync > 1 and len(rows - {None}) > 1:
+        raise _unequal_rows(f"elements {dataset.element_spec}")
     for spec in tf.nest.flatten(dataset.element_spec):
         if not _is_optional(spec) and spec.shape.rank == 0 and strategy.num_replicas_in_sync > 1:
             raise DataError(

@@ -22,10 +22,13 @@ _SEED_STRIDE = 0x3C6EF35
 def _next_seed(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
     """Gives each replica random numbers of its own; replica 0 has those of one device."""
     seed = original(self, *args, **kwargs)
-    replica = _replica()
-    if replica is None:
+    replica, context = _replica(), step_context.current()
+    if context is not None and context.part is not None:
+        index = tf.cast(context.part, seed.dtype)
+    elif replica is not None:
+        index = tf.cast(replica.replica_id_in_sync_group, seed.dtype)
+    else:
         return seed
-    index = tf.cast(replica.replica_id_in_sync_group, seed.dtype)
     return seed + tf.stack(
         [index * tf.constant(_SEED_STRIDE, seed.dtype), tf.zeros([], seed.dtype)]
     )
@@ -35,6 +38,9 @@ def _moments(original: Callable[..., Any], self: Any, inputs: Any, mask: Any) ->
     """Takes BatchNormalization's statistics; of all replicas where asked, and never of no rows."""
     replica = _replica()
     if replica is None:
+        strategy = tf.distribute.get_strategy()
+        if self.synchronized or (is_tfdist(strategy) and strategy.tfdist.sync_batch_norm):
+            step_context.refuse_between_workers(step_context.current())
         return original(self, inputs, mask)
     if replica.strategy.tfdist.sync_batch_norm:
         self.synchronized = True
@@ -64,7 +70,11 @@ def _update_mean(
     metric function returns never has.
     """
     context = step_context.current()
-    has_weight = context is not None and context.weighted
+    has_weight = (
+        context is not None
+        and context.weighted
+        and (context.in_compile_loss or not context.in_own_code)
+    )
     if (
         context is not None
         and sample_weight is None

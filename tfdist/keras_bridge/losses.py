@@ -66,9 +66,10 @@ def _call_compile_loss(original: Callable[..., Any], self: Any, *args: Any, **kw
     before = context.in_compile_loss
     context.in_compile_loss = True
     try:
-        return original(self, *args, **kwargs)
+        loss = original(self, *args, **kwargs)
     finally:
         context.in_compile_loss = before
+    return None if loss is None else context.as_seen(loss)
 
 
 def _reduce_values(
@@ -77,13 +78,21 @@ def _reduce_values(
     sample_weight: Any = None,
     reduction: str | None = "sum_over_batch_size",
 ) -> Any:
-    """Reduces a loss over this replica's rows, with the weight that makes the mean right."""
-    is_scalar = len(values.shape) == 0
     if _recorder.records is not None and _recorder.stack:
         _recorder.records.append((_recorder.stack[-1], values))
     context = step_context.current()
     if context is None:
         return original(values, sample_weight, reduction)
+    if reduction in (None, "none") and len(values.shape) > 0 and not context.in_compile_loss:
+        return values  # the user's own train_step reduces it, as on one device
+    return context.as_seen(_weighted(context, values, sample_weight, reduction))
+
+
+def _weighted(
+    context: step_context.BatchContext, values: Any, sample_weight: Any, reduction: str | None
+) -> Any:
+    """Reduces a loss over this replica's rows, with the weight that makes the mean right."""
+    is_scalar = len(values.shape) == 0
     replicas = context.num_replicas
     if is_scalar:
         context.weighted = True
@@ -92,8 +101,6 @@ def _reduce_values(
             return context.only_with_rows(values * tf.cast(replicas, values.dtype))
         return context.times_weight(values)
     if reduction in (None, "none"):
-        if not context.in_compile_loss:
-            return values  # the user's own train_step reduces it, as on one device
         context.weighted = True
         return context.only_with_rows(values * tf.cast(replicas, values.dtype))
     context.weighted = True
@@ -133,7 +140,7 @@ def _scale_for_distribution(original: Callable[..., Any], value: Any) -> Any:
     context = step_context.current()
     if context is None:
         return original(value)
-    return context.times_weight(tf.convert_to_tensor(value))
+    return context.as_seen(context.times_weight(tf.convert_to_tensor(value)))
 
 
 def _unscale_for_distribution(original: Callable[..., Any], value: Any) -> Any:
@@ -161,7 +168,7 @@ def _average_loss(
         return loss
     context.weighted = True
     loss = context.only_with_rows(loss * tf.cast(context.num_replicas, loss.dtype))
-    return loss if global_batch_size is not None else context.times_weight(loss)
+    return context.as_seen(loss if global_batch_size is not None else context.times_weight(loss))
 
 
 def _regularization_loss(original: Callable[..., Any], regularization_loss: Any) -> Any:
@@ -169,7 +176,7 @@ def _regularization_loss(original: Callable[..., Any], regularization_loss: Any)
     context = step_context.current()
     if context is None:
         return loss
-    return context.times_weight(loss * tf.cast(context.num_replicas, loss.dtype))
+    return context.as_seen(context.times_weight(loss * tf.cast(context.num_replicas, loss.dtype)))
 
 
 _LOSS = "keras.src.losses.loss"

@@ -8,8 +8,38 @@ import keras
 import tensorflow as tf
 
 from tfdist.errors import UnsupportedError, explain
+from tfdist.keras_bridge import log_reading
 
-__all__ = ["concat", "concatenated", "global_logs", "global_metrics"]
+__all__ = ["concat", "concatenated", "global_logs", "global_metrics", "maybe_global_logs"]
+
+
+def maybe_global_logs(model: Any, outputs: Any, read: Any, seconds: Any) -> tuple[Any, Any]:
+    """Returns the logs of a step if they are to be read, else zeros.
+
+    Logs of a step's own making, which are not the model's metrics, are read at every step.
+
+    Args:
+        model: the model; in cross-replica context.
+        outputs: per-replica results of its step.
+        read: a scalar bool tensor, equal on all workers.
+        seconds: a float32 scalar of this worker.
+
+    Returns:
+        The logs, and the mean of `seconds` over the replicas: equal on all workers.
+    """
+    strategy = model.distribute_strategy
+    if strategy.tfdist.num_workers == 1 or not isinstance(outputs, dict):
+        return global_logs(model, outputs), tf.zeros([])
+    local = _first_local(strategy, strategy.run(model.get_metrics_result))
+    if set(outputs) != set(local):  # else an epoch's logs are read from the metrics, at its end
+        log_reading.of(model).own_logs = True
+        return global_logs(model, outputs), tf.zeros([])
+    logs, mean_seconds = tf.cond(
+        read,
+        lambda: _first_local(strategy, strategy.run(_of_all_replicas, args=(model, seconds))),
+        lambda: (tf.nest.map_structure(tf.zeros_like, local), tf.zeros([])),
+    )
+    return {name: logs[name] for name in outputs}, mean_seconds
 
 
 def global_logs(model: Any, outputs: Any) -> Any:
@@ -46,13 +76,17 @@ def global_metrics(model: Any) -> dict[str, Any]:
         The results by name.
     """
     strategy = model.distribute_strategy
-    results = strategy.run(_results_of_all_replicas, args=(model,))
+    results, _ = strategy.run(_of_all_replicas, args=(model, tf.zeros([])))
+    return _first_local(strategy, results)
+
+
+def _first_local(strategy: Any, values: Any) -> Any:
     return keras.tree.map_structure(
-        lambda value: strategy.experimental_local_results(value)[0], results
+        lambda value: strategy.experimental_local_results(value)[0], values
     )
 
 
-def _results_of_all_replicas(model: Any) -> dict[str, Any]:
+def _of_all_replicas(model: Any, seconds: Any) -> tuple[dict[str, Any], Any]:
     """In replica context: sums the metrics' variables over the replicas, then takes results."""
     from keras.src import backend
 
@@ -62,9 +96,10 @@ def _results_of_all_replicas(model: Any) -> dict[str, Any]:
         for variable in metric.variables
         if variable.aggregation == "sum"
     ]
-    mapping = list(zip(variables, _summed([tf.convert_to_tensor(v.value) for v in variables])))
-    with backend.StatelessScope(state_mapping=mapping):
-        return model.get_metrics_result()
+    *sums, total_seconds = _summed([*(tf.convert_to_tensor(v.value) for v in variables), seconds])
+    replicas = model.distribute_strategy.num_replicas_in_sync
+    with backend.StatelessScope(state_mapping=list(zip(variables, sums))):
+        return model.get_metrics_result(), total_seconds / replicas
 
 
 def _summed(tensors: list[tf.Tensor]) -> list[tf.Tensor]:

@@ -8,8 +8,10 @@ replicas compute the same on their own copy of the variables, with no further me
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import keras
@@ -19,12 +21,28 @@ from tfdist.keras_bridge import context as step_context
 from tfdist.keras_bridge.marks import is_tfdist
 from tfdist.keras_bridge.patching import Repair
 
-__all__ = ["REPAIRS"]
+__all__ = ["REPAIRS", "Kept", "kept_gradients", "scaled_share"]
+
+
+@dataclasses.dataclass
+class Kept:
+    """What an optimizer was asked to apply.
+
+    Attributes:
+        optimizer: the optimizer.
+        gradients: its gradients, dense or sparse; None where there is none.
+        variables: the variables, in the same order.
+    """
+
+    optimizer: Any
+    gradients: list[Any]
+    variables: list[Any]
 
 
 class _State(threading.local):
     def __init__(self) -> None:
         self.aggregated = False
+        self.kept: list[Kept] | None = None
 
 
 _state = _State()
@@ -38,6 +56,32 @@ def _acts(optimizer: Any) -> bool:
 
 
 @contextlib.contextmanager
+def kept_gradients() -> Iterator[list[Kept]]:
+    """Runs a block in which optimizers change nothing: what they would apply is kept.
+
+    Yields:
+        The list that it is kept in.
+    """
+    before = _state.kept
+    _state.kept = []
+    try:
+        yield _state.kept
+    finally:
+        _state.kept = before
+
+
+def scaled_share(gradients: Sequence[Any], context: step_context.BatchContext) -> list[Any]:
+    """Returns this part's gradients so that their sum over the parts is the global batch's.
+
+    Args:
+        gradients: dense or sparse, None where there is none.
+        context: the step that the part is in.
+    """
+    factor = context.gradient_factor(tf.float32)
+    return [None if g is None else _scaled(g, factor, safe=not context.is_even) for g in gradients]
+
+
+@contextlib.contextmanager
 def _aggregation_done() -> Iterator[None]:
     before = _state.aggregated
     _state.aggregated = True
@@ -46,6 +90,12 @@ def _aggregation_done() -> Iterator[None]:
             yield
     finally:
         _state.aggregated = before
+
+
+def _beside(value: Any) -> AbstractContextManager[Any]:
+    """Computes an update where its variable is, so that its slots need not travel."""
+    device = value.device if isinstance(value, tf.Variable) else ""
+    return tf.device(device) if "/job:ps" in device else contextlib.nullcontext()
 
 
 def _scaled(gradient: Any, factor: Any, safe: bool) -> Any:
@@ -88,6 +138,10 @@ def _apply(
 ) -> Any:
     if not _acts(self) or _state.aggregated:
         return original(self, grads, trainable_variables)
+    if _state.kept is not None:
+        variables = self._trainable_variables if trainable_variables is None else trainable_variables
+        _state.kept.append(Kept(self, list(grads), list(variables)))
+        return None
     if trainable_variables is not None:
         trainable_variables = list(trainable_variables)
     if not self.built and trainable_variables is not None:
@@ -106,6 +160,10 @@ def _loss_scale_apply(
     """Checks the aggregated gradients, so that all replicas skip the same steps."""
     if not _acts(self):
         return original(self, grads, trainable_variables)
+    if _state.kept is not None:
+        variables = self._trainable_variables if trainable_variables is None else trainable_variables
+        _state.kept.append(Kept(self, list(grads), list(variables)))
+        return None
     if not self.built:
         with tf.init_scope(), keras.name_scope(self.name, caller=self):
             self.build(trainable_variables)
@@ -137,7 +195,9 @@ def _update_step(
         original(self, grads, trainable_variables, learning_rate)
         return
     for gradient, variable in zip(grads, trainable_variables):
-        self.update_step(gradient, getattr(variable, "value", variable), learning_rate)
+        value = getattr(variable, "value", variable)
+        with _beside(value):
+            self.update_step(gradient, value, learning_rate)
 
 
 def _weight_decay(original: Callable[..., Any], self: Any, variables: Any) -> None:
@@ -151,7 +211,8 @@ def _weight_decay(original: Callable[..., Any], self: Any, variables: Any) -> No
             value = getattr(variable, "value", variable)
             rate = tf.cast(self.learning_rate, value.dtype)
             decay = tf.cast(self.weight_decay, value.dtype)
-            value.assign_sub(value * decay * rate)
+            with _beside(value):
+                value.assign_sub(value * decay * rate)
 
 
 def _overwrite_with_average(
@@ -170,7 +231,8 @@ def _accumulate(original: Callable[..., Any], self: Any, grads: Any, acc_grads: 
         original(self, grads, acc_grads)
         return
     for gradient, accumulator in zip(grads, acc_grads):
-        accumulator.assign(tf.convert_to_tensor(gradient) + accumulator)
+        with _beside(accumulator.value):
+            accumulator.assign(tf.convert_to_tensor(gradient) + accumulator)
 
 
 _TF = "keras.src.backend.tensorflow.optimizer:TFOptimizer"

@@ -25,6 +25,7 @@ from keras.src.losses.losses import LossFunctionWrapper as _FunctionLoss
 
 from tfdist.errors import LossError, explain
 from tfdist.keras_bridge import losses
+from tfdist.keras_bridge.marks import parts_of
 
 __all__ = ["classify", "found_unproven_losses"]
 
@@ -44,7 +45,7 @@ def found_unproven_losses(model: Any) -> Iterator[list[Any]]:
     found: list[Any] = []
     with losses.record_losses() as records:
         yield found
-    if model.distribute_strategy.num_replicas_in_sync == 1:
+    if parts_of(model.distribute_strategy) == 1:
         return
     for loss, value in records:
         if _is_row_by_row(loss) and len(value.shape) > 0:

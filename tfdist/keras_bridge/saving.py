@@ -27,7 +27,7 @@ import tensorflow as tf
 from keras.src.utils import file_utils
 
 from tfdist.errors import SaveError, explain
-from tfdist.keras_bridge import agreement, atomic, failures
+from tfdist.keras_bridge import agreement, atomic, coordinator, failures
 from tfdist.keras_bridge.marks import is_tfdist, strategy_of
 from tfdist.keras_bridge.patching import Repair, apply_repairs
 from tfdist.keras_bridge.replica_state import readable_by_one, sync_batch_statistics
@@ -70,6 +70,7 @@ def coordinated_save(
         ClusterError: if another worker fails meanwhile.
     """
     strategy = strategy_of(model)
+    coordinator.settle(model)
     path = _absolute(path)
     shared = agreement.is_shared(strategy)
     writes = True

@@ -86,6 +86,7 @@ def check(model: Any, strategy: Any) -> None:
                 fix="Use the model outside of any scope, or in the scope it was built in",
             )
         )
+    _check_metrics(model, strategy)
     for variable in model.variables:
         value = getattr(variable, "_value", None)
         if value is None:
@@ -100,3 +101,22 @@ def check(model: Any, strategy: Any) -> None:
                     fix="Build all layers inside `with runtime.scope():`",
                 )
             )
+
+
+def _check_metrics(model: Any, strategy: Any) -> None:
+    """Raises if a metric was created outside the scope: the replicas would share its variables."""
+    if strategy.num_replicas_in_sync == 1:
+        return
+    for metric in model.metrics:
+        for variable in metric.variables:
+            value = getattr(variable, "_value", None)
+            if value is not None and getattr(value, "distribute_strategy", None) is not strategy:
+                raise ScopeError(
+                    explain(
+                        f"The metric '{metric.name}' was created outside the scope of the "
+                        f"strategy that model '{model.name}' was built under",
+                        received=f"{type(metric).__name__} with a {type(value).__name__}",
+                        fix="Create metrics inside `with runtime.scope():`, or pass their names "
+                        "to compile",
+                    )
+                )

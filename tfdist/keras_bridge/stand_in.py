@@ -94,7 +94,9 @@ def _state(model: Any) -> list[Any]:
     layers = [
         variable
         for variable in model.non_trainable_variables
-        if id(variable) not in own and keras.backend.is_float_dtype(variable.dtype)
+        if id(variable) not in own
+        and keras.backend.is_float_dtype(variable.dtype)
+        and variable.aggregation == "none"  # others are the same on all replicas
     ]
     # The trackers of several outputs' losses count replicas, not rows: 0 is what they need to see.
     trackers = {id(metric) for metric in getattr(model._compile_loss, "metrics", ())}

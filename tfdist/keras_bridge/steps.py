@@ -19,11 +19,11 @@ import tensorflow as tf
 
 from tfdist.keras_bridge import context as step_context
 from tfdist.keras_bridge import input as step_input
+from tfdist.keras_bridge import log_reading, own_code, stand_in
 from tfdist.keras_bridge import metrics as step_metrics
-from tfdist.keras_bridge import stand_in
 from tfdist.keras_bridge.stock_steps import jit_step
 
-__all__ = ["StepIterator", "predict_function", "step_function"]
+__all__ = ["StepIterator", "predict_function", "replica_step", "step_function", "weighted_logs"]
 
 
 class StepIterator:
@@ -58,14 +58,15 @@ def step_function(model: Any, step: Callable[[Any], Any], after_step: Any) -> Ca
         A function from an iterator to the logs: a dict of scalar tensors, equal on all workers.
     """
     strategy = model.distribute_strategy
-    run_step = _replica_step(model, step)
+    run_step = replica_step(model, step)
+    own_code.weigh_own_code(model)
 
     @tf.autograph.experimental.do_not_convert
     def one_step(element: Any) -> Any:
         return strategy.run(run_step, args=(element,))
 
     @tf.autograph.experimental.do_not_convert
-    def execute(iterator: Any, extra_steps: Any) -> tuple[Any, Any]:
+    def execute(iterator: Any, extra_steps: Any, read: Any, seconds: Any) -> tuple[Any, Any, Any]:
         element = iterator.get_next()
         outputs = one_step(element)
         if model.steps_per_execution > 1:
@@ -73,7 +74,8 @@ def step_function(model: Any, step: Callable[[Any], Any], after_step: Any) -> Ca
             body = lambda i: _then(strategy, one_step(iterator.get_next()), i + 1)  # noqa: E731
             # Custom logs are those of the execution's first step; metrics are of all its steps.
             tf.while_loop(condition, body, [tf.constant(0)], parallel_iterations=1)
-        return step_metrics.global_logs(model, outputs), _checksum(strategy, element)
+        logs, seconds = step_metrics.maybe_global_logs(model, outputs, read, seconds)
+        return logs, _checksum(strategy, element), seconds
 
     @tf.autograph.experimental.do_not_convert
     def execute_element(element: Any) -> tuple[Any, Any]:
@@ -83,7 +85,11 @@ def step_function(model: Any, step: Callable[[Any], Any], after_step: Any) -> Ca
         execute = tf.function(execute, reduce_retracing=True)
         execute_element = tf.function(execute_element, reduce_retracing=True)
 
+    reading = log_reading.of(model)
+    last_logs: Any = None
+
     def function(iterator: Any) -> Any:
+        nonlocal last_logs
         if not isinstance(iterator, StepIterator):
             # train_on_batch and test_on_batch give a generator of one global batch.
             element = step_input.distribute_batch(strategy, next(iter(iterator)))
@@ -95,7 +101,16 @@ def step_function(model: Any, step: Callable[[Any], Any], after_step: Any) -> Ca
             for _ in range(iterator.steps):
                 logs, checksum = execute_element(next(iterator))
         else:
-            logs, checksum = execute(iterator.iterator, tf.constant(iterator.steps - 1))
+            read = reading.begin_step()
+            logs, checksum, seconds = execute(
+                iterator.iterator,
+                tf.constant(iterator.steps - 1),
+                tf.constant(read),
+                tf.constant(reading.seconds(), tf.float32),
+            )
+            reading.end_step(read, float(seconds) if read else 0.0)
+            last_logs = logs if read else last_logs
+            logs = last_logs
         after_step(model, checksum)
         return logs
 
@@ -113,7 +128,7 @@ def predict_function(model: Any) -> Callable[[list[Any]], Any]:
         order of the rows.
     """
     strategy = model.distribute_strategy
-    run_step = _replica_step(model, model.predict_step)
+    run_step = replica_step(model, model.predict_step)
 
     @tf.autograph.experimental.do_not_convert
     def execute(elements: list[Any]) -> Any:
@@ -136,8 +151,19 @@ def predict_function(model: Any) -> Callable[[list[Any]], Any]:
     return function
 
 
-def _replica_step(model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Makes the function that each replica runs on its element."""
+def replica_step(
+    model: Any, step: Callable[[Any], Any], may_jit: bool = True
+) -> Callable[[Any], Any]:
+    """Makes the function that each replica runs on its element.
+
+    Args:
+        model: the model, built under a tfdist strategy.
+        step: its `train_step`, `test_step` or `predict_step`.
+        may_jit: whether XLA can compile it where the model asks for that.
+
+    Returns:
+        A function from an element (see `input`) to what the step returns.
+    """
     strategy = model.distribute_strategy
     predicts = step.__name__ == "predict_step"
 
@@ -161,7 +187,7 @@ def _replica_step(model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any
             return jit_step(model, step, data, context)
         with step_context.entered(context):
             outputs = step(data)
-            return outputs if predicts else _weighted_logs(model, outputs, context)
+            return outputs if predicts else weighted_logs(model, outputs, context)
 
     @tf.autograph.experimental.do_not_convert
     def run_replica(element: Any) -> Any:
@@ -172,7 +198,8 @@ def _replica_step(model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any
             return run_maybe_compiled(element)
 
     def run_maybe_compiled(element: Any) -> Any:
-        if not model.jit_compile or model.run_eagerly or getattr(model, _NO_JIT, False):
+        jit = may_jit and model.jit_compile and not getattr(model, _NO_JIT, False)
+        if not jit or model.run_eagerly:
             return run(element, jit=False)
         try:
             return run(element, jit=True)
@@ -198,21 +225,28 @@ def _rows(strategy: Any, data: Any, element: dict[str, Any]) -> tuple[Any, Any]:
     leaf = next(leaf for leaf in tf.nest.flatten(data) if leaf is not None)
     static = leaf.shape[0] if isinstance(leaf, tf.Tensor) and leaf.shape.rank else None
     if step_input.ROWS in element:
-        return _dynamic_rows(leaf), tf.cast(element[step_input.ROWS], tf.int32)
+        return step_input.dynamic_rows(leaf), tf.cast(element[step_input.ROWS], tf.int32)
     if replicas == 1:
         return (1, 1) if static is None else (static, static)
     if static is not None:
         return static, static * replicas
-    rows = _dynamic_rows(leaf)
+    rows = step_input.dynamic_rows(leaf)
     total = step_context.replica_sum(tf.cast(rows, tf.float32))
     return rows, tf.cast(total, tf.int32)
 
 
-def _weighted_logs(model: Any, outputs: Any, context: step_context.BatchContext) -> Any:
-    """Weighs the values that a custom step returns from its own, unweighted losses."""
+def weighted_logs(model: Any, outputs: Any, context: step_context.BatchContext) -> Any:
+    """Weighs the values that a custom step returns from its own, unweighted losses.
+
+    Args:
+        model: the model.
+        outputs: what its step returned.
+        context: the step that the replica was in.
+    """
     if context.weighted or context.is_even or not isinstance(outputs, dict):
         return outputs
     names = set(model.get_metrics_result()) if model.compiled else set()
+    names |= context.own_logs
     return {
         name: context.times_weight(value)
         if name not in names
@@ -224,20 +258,14 @@ def _weighted_logs(model: Any, outputs: Any, context: step_context.BatchContext)
     }
 
 
-def _dynamic_rows(leaf: Any) -> tf.Tensor:
-    if isinstance(leaf, tf.RaggedTensor):
-        return tf.cast(leaf.nrows(), tf.int32)
-    if isinstance(leaf, tf.SparseTensor):
-        return tf.cast(leaf.dense_shape[0], tf.int32)
-    return tf.shape(leaf)[0]
-
-
 def _until_out_of_range(model: Any, execute: Any, iterator: StepIterator) -> Any:
     """Takes up to `steps_per_execution` steps one by one, where the data may end at any."""
     logs = None
     for _ in range(model.steps_per_execution):
         try:
-            logs, _ = execute(iterator.iterator, tf.constant(0))
+            logs, _, _ = execute(
+                iterator.iterator, tf.constant(0), tf.constant(True), tf.constant(0.0)
+            )
         except tf.errors.OutOfRangeError:
             if logs is None:
                 raise

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tfdist.keras_bridge import context as step_context
 
-__all__ = ["jit_step"]
+__all__ = ["is_stock", "jit_step"]
 
 
 def jit_step(
@@ -33,7 +33,7 @@ def jit_step(
     """
     if step.__name__ != "train_step":
         return _compiled(lambda: step(data), context)
-    if not _is_stock(model, "train_step"):
+    if not is_stock(model, "train_step"):
         warnings.warn(
             "`jit_compile=True` can't compile a custom `train_step` whose optimizer sums gradients "
             "over replicas; it runs without XLA.",
@@ -83,7 +83,7 @@ def _compiled(function: Callable[[], Any], context: step_context.BatchContext) -
     return tf.function(in_context, jit_compile=True)()
 
 
-def _is_stock(model: Any, name: str) -> bool:
+def is_stock(model: Any, name: str) -> bool:
     """Returns whether a method of the model is Keras' own."""
     method = getattr(type(model), name)
     return method.__module__.startswith("keras.src.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import logging
@@ -13,7 +14,17 @@ import tensorflow as tf
 from keras.src.utils.python_utils import pythonify_logs
 
 from tfdist.errors import DataError, explain
-from tfdist.keras_bridge import advice, epochs, probe, scope, steps
+from tfdist.keras_bridge import (
+    advice,
+    coordinator,
+    epochs,
+    log_reading,
+    probe,
+    scope,
+    sidecar,
+    steps,
+    stock_steps,
+)
 from tfdist.keras_bridge import metrics as step_metrics
 from tfdist.keras_bridge.marks import is_tfdist, strategy_of
 from tfdist.keras_bridge.patching import Repair
@@ -34,6 +45,8 @@ def _fit(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> 
 
     scope.check(self, strategy)
     arguments = _bound(original, self, args, kwargs)
+    if strategy.tfdist.sidecar is not None:
+        sidecar.run(strategy.tfdist.sidecar, self, arguments)
     if not strategy.tfdist.is_chief:
         arguments["verbose"] = 0
     if isinstance(arguments.get("x"), tf.data.Dataset):
@@ -43,7 +56,7 @@ def _fit(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> 
     arguments["callbacks"] = callbacks.adapt(arguments.get("callbacks"), strategy)
     advice.advise(self, strategy, arguments.get("batch_size"))
     setattr(self, _CHECKED, False)
-    with failures.shared(strategy):
+    with failures.shared(strategy), log_reading.at_each_step(self):
         return original(self, **arguments)
 
 
@@ -52,7 +65,9 @@ def _evaluate(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any
 
 
 def _predict(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
-    return _without_training("predict", original, self, args, kwargs)
+    coordinated = coordinator.coordinates(strategy_of(self))
+    with coordinator.looking.predicting(coordinator.steps.look_ahead(self) if coordinated else None):
+        return _without_training("predict", original, self, args, kwargs)
 
 
 def _without_training(
@@ -67,13 +82,16 @@ def _without_training(
     if strategy is None:
         scope.refuse_outside_scope(self, name)
         return original(self, *args, **kwargs)
-    from tfdist.keras_bridge import failures, saving
+    from tfdist.keras_bridge import callbacks, failures, saving
 
     scope.check(self, strategy)
     arguments = _bound(original, self, args, kwargs)
     if not strategy.tfdist.is_chief:
         arguments["verbose"] = 0
-    with failures.shared(strategy):
+    # As a part of `fit`, it reads the logs when `fit`'s callbacks need them.
+    is_part = callbacks.is_adapted(arguments.get("callbacks"))
+    reads = contextlib.nullcontext() if is_part else log_reading.at_each_step(self)
+    with failures.shared(strategy), reads:
         saving.sync_batch_statistics(self)
         return original(self, **arguments)
 
@@ -92,16 +110,21 @@ def _bound(
 def _make_function(
     original: Callable[..., Any], self: Any, step_function: Callable[[Any], Any]
 ) -> Any:
-    if strategy_of(self) is None:
+    strategy = strategy_of(self)
+    if strategy is None:
         return original(self, step_function)
+    if coordinator.coordinates(strategy):
+        return coordinator.step_function(self, step_function)
     return steps.step_function(self, step_function, _check_same_batches)
 
 
 def _make_predict_function(original: Callable[..., Any], self: Any, force: bool = False) -> Any:
-    if strategy_of(self) is None:
+    strategy = strategy_of(self)
+    if strategy is None:
         return original(self, force)
     if self.predict_function is None or force:
-        self.predict_function = steps.predict_function(self)
+        make = coordinator.steps if coordinator.coordinates(strategy) else steps
+        self.predict_function = make.predict_function(self)
     return self.predict_function
 
 
@@ -133,15 +156,29 @@ def _symbolic_build(
     if strategy is None:
         original(self, iterator=iterator, data_batch=data_batch)
         return
-    if isinstance(iterator, epochs.BridgedEpochIterator):
+    if hasattr(iterator, "data_spec"):
         spec = iterator.data_spec
     else:
         spec = _spec_of(data_batch)
     spec = keras.tree.map_structure(_as_symbolic, spec)
-    with probe.found_unproven_losses(self) as unproven, strategy.scope():
-        self._symbolic_build(data_batch=spec)
+    try:
+        with probe.found_unproven_losses(self) as unproven, strategy.scope():
+            self._symbolic_build(data_batch=spec)
+    except Exception as error:
+        if not _calls_its_parts(self):
+            raise
+        # Its own train_step calls its parts, so that it may have no `call`, or one for other data.
+        logger.debug("Not built from the structure of the data: %s", error)
+        return
     if unproven:
         probe.classify(self, unproven, iterator, data_batch)
+
+
+def _calls_its_parts(model: Any) -> bool:
+    """Returns whether a model has a train_step of its own, and needs no building for it."""
+    return not stock_steps.is_stock(model, "train_step") and all(
+        layer.built for layer in model._flatten_layers(include_self=False)
+    )
 
 
 class _Spec:
@@ -172,6 +209,9 @@ def _spec_of(data: Any) -> Any:
 def _metrics_or_logs(original: Callable[..., Any], self: Any, logs: Any) -> Any:
     """Reads the metrics of all replicas with one collective, at the end of an epoch."""
     strategy = strategy_of(self)
+    if coordinator.coordinates(strategy):
+        coordinator.settle(self)
+        return coordinator.steps.global_logs(self)
     if strategy is None or strategy.num_replicas_in_sync == 1:
         return original(self, logs)
     results = _global_metrics_function(self)()
@@ -194,6 +234,8 @@ def _global_metrics_function(model: Any) -> Callable[[], Any]:
 
 def _epoch_iterator(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     strategy = kwargs.get("distribute_strategy")
+    if coordinator.coordinates(strategy):
+        return coordinator.feeding.CoordinatorEpochIterator(*args, **kwargs)
     if is_tfdist(strategy):
         return epochs.BridgedEpochIterator(*args, **kwargs)
     return original(*args, **kwargs)

@@ -75,7 +75,7 @@ def _tell(task: Task, message: mailbox.Message, me: Identity) -> None:
     if not preflight.probe(task.address, me, timeout=2.0).is_tensorflow:
         return
     try:
-        mailbox.ask(task, message, _ANSWER)
+        mailbox.ask(task, message, _ANSWER, is_last=True)
     except mailbox.Undelivered:
         return  # It notices by itself that the chief is gone.
 

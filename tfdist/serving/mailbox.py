@@ -8,6 +8,7 @@ connected, after that has failed, and to a worker that was just started again.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import secrets
 import threading
@@ -33,7 +34,7 @@ class NoAnswer(Undelivered):
     """The server took the message, and nobody there reads it."""
 
 
-def ask(task: Task, message: Message, timeout: float) -> Message:
+def ask(task: Task, message: Message, timeout: float, is_last: bool = False) -> Message:
     """Sends a message to a task's server and returns what it answers.
 
     Args:
@@ -41,6 +42,7 @@ def ask(task: Task, message: Message, timeout: float) -> Message:
             on an address where nobody does.
         message: JSON-serialisable.
         timeout: seconds.
+        is_last: whether this process ends after it, and the server too, perhaps.
 
     Raises:
         Undelivered: the server can't be reached, or is another task's.
@@ -50,7 +52,7 @@ def ask(task: Task, message: Message, timeout: float) -> Message:
 
     def run() -> None:
         try:
-            box.append(_ask(task, message, timeout))
+            box.append(_ask(task, message, timeout, is_last))
         except Exception as error:
             box.append(error)
 
@@ -64,7 +66,7 @@ def ask(task: Task, message: Message, timeout: float) -> Message:
     return result
 
 
-def _ask(task: Task, message: Message, timeout: float) -> Message:
+def _ask(task: Task, message: Message, timeout: float, is_last: bool) -> Message:
     import tensorflow as tf
 
     until = time.monotonic() + timeout
@@ -90,8 +92,11 @@ def _ask(task: Task, message: Message, timeout: float) -> Message:
     except tf.errors.OpError as error:
         raise NoAnswer(_first_line(error)) from None
     finally:
-        # A session that can't be closed, because the server has gone, must not keep anybody waiting.
-        threading.Thread(target=_close, args=(session,), daemon=True).start()
+        if is_last:
+            _leak(session)
+        else:
+            # One that can't be closed, because the server has gone, must not keep anybody waiting.
+            threading.Thread(target=_close, args=(session,), daemon=True).start()
     return json.loads(text)
 
 
@@ -170,6 +175,15 @@ def _session_config(task: Task, timeout: float | None) -> Any:
 def _close(session: Any) -> None:
     with contextlib.suppress(Exception):
         session.close()
+
+
+def _leak(session: Any) -> None:
+    """Keeps a session from being closed, by anybody.
+
+    To close one whose server is about to go takes seconds, and a thread that comes back from
+    TensorFlow while Python shuts down crashes the process.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(session))
 
 
 def _prefix(task: Task) -> str:

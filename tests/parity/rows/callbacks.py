@@ -234,7 +234,14 @@ def _exactly_once(cell: Cell) -> None:
         "Resumed in the middle of an epoch, stock Keras trains its first batches again; here each "
         "batch is trained on once, and the result is that of a run without interruption.",
         check=_exactly_once,
-        columns=("single", "mirrored", "mirrored_3", "multi_worker"),
+        columns=(
+            "single",
+            "mirrored",
+            "mirrored_3",
+            "multi_worker",
+            "parameter_server",
+            "parameter_server_sync",
+        ),
     ),
 )
 def backup_batches(ctx: Context) -> Any:

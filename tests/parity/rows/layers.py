@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
 from parity.compare import Cell, assert_finite, assert_ranks_agree
 from parity.context import Context, arrays, build, fit, labels, state
 from parity.lazy import keras, tf
-from parity.registry import Differs, row
+from parity.registry import NO_SUM_WITHIN, Differs, Refused, row
 
 
 def _with(*layers: Any) -> Any:
     return keras.Sequential([keras.Input((4,)), *layers, keras.layers.Dense(1)])
 
 
-@row("BatchNormalization(synchronized=True)", "layers", odd=True)
+@row("BatchNormalization(synchronized=True)", "layers", odd=True, refused=NO_SUM_WITHIN)
 def synchronized(ctx: Context) -> Any:
     make = lambda: _with(  # noqa: E731
         keras.layers.Dense(6), keras.layers.BatchNormalization(synchronized=True, momentum=0.9)
@@ -24,7 +25,12 @@ def synchronized(ctx: Context) -> Any:
     return fit(model, *arrays(24), validation_data=arrays(16, seed=1))
 
 
-@row("BatchNormalization(synchronized=True), uneven last batch", "layers", odd=True)
+@row(
+    "BatchNormalization(synchronized=True), uneven last batch",
+    "layers",
+    odd=True,
+    refused=NO_SUM_WITHIN,
+)
 def synchronized_uneven(ctx: Context) -> Any:
     make = lambda: _with(  # noqa: E731
         keras.layers.Dense(6), keras.layers.BatchNormalization(synchronized=True, momentum=0.9)
@@ -32,7 +38,11 @@ def synchronized_uneven(ctx: Context) -> Any:
     return fit(build(ctx, make, optimizer="sgd", loss="mse"), *arrays(21))
 
 
-@row("BatchNormalization(synchronized=True), a replica without rows", "layers")
+@row(
+    "BatchNormalization(synchronized=True), a replica without rows",
+    "layers",
+    refused=NO_SUM_WITHIN,
+)
 def synchronized_empty(ctx: Context) -> Any:
     make = lambda: _with(keras.layers.BatchNormalization(synchronized=True))  # noqa: E731
     return fit(build(ctx, make, optimizer="sgd", loss="mse"), *arrays(9))
@@ -68,7 +78,7 @@ def batch_norm_empty(ctx: Context) -> Any:
     return result | {"predicted": predicted} | state(model)
 
 
-@row("BatchNormalization under sync_batch_norm", "layers")
+@row("BatchNormalization under sync_batch_norm", "layers", refused=NO_SUM_WITHIN)
 def sync_batch_norm(ctx: Context) -> Any:
     """The strategy's own switch makes plain layers synchronized."""
     marker = getattr(ctx.strategy, "tfdist", None)
@@ -273,7 +283,15 @@ def normalization(ctx: Context) -> Any:
     return fit(build(ctx, make, optimizer="sgd", loss="mse"), x * 3 + 1, y)
 
 
-@row("SpectralNormalization", "layers")
+@row(
+    "SpectralNormalization",
+    "layers",
+    refused=Refused(
+        "The workers of a synchronous step share the weights: a layer that assigns to them in its "
+        "forward pass is refused.",
+        "no layer may assign to its trainable variables",
+    ),
+)
 def spectral(ctx: Context) -> Any:
     """A wrapper that assigns to its own variables in every step."""
     make = lambda: _with(keras.layers.SpectralNormalization(keras.layers.Dense(4)))  # noqa: E731
@@ -297,3 +315,28 @@ def counter(ctx: Context) -> Any:
         return _with(Counter())
 
     return fit(build(ctx, make, optimizer="sgd", loss="mse"), *arrays(24))
+
+
+@row("variables that take the replicas' mean and sum", "layers", odd=True)
+def aggregated(ctx: Context) -> Any:
+    """`add_weight(aggregation=...)`: a running mean, and a count of rows; an uneven last batch."""
+
+    def make() -> Any:
+        class Statistics(keras.layers.Layer):
+            def build(self, _: Any) -> None:
+                add = functools.partial(self.add_weight, shape=(), trainable=False)
+                self.center = add(initializer="zeros", aggregation="mean", name="center")
+                self.rows = add(initializer="ones", aggregation="sum", name="rows")
+                self.left = add(initializer="ones", aggregation="sum", name="left")
+
+            def call(self, x: Any, training: bool = False) -> Any:
+                if training:
+                    rows = tf.cast(tf.shape(x)[0], tf.float32)
+                    self.center.assign(0.9 * self.center + 0.1 * tf.reduce_mean(x))
+                    self.rows.assign_add(rows)
+                    self.left.assign_sub(rows)
+                return x
+
+        return _with(Statistics())
+
+    return fit(build(ctx, make, optimizer="sgd", loss="mse"), *arrays(21))

@@ -8,7 +8,7 @@ import numpy as np
 from parity.compare import Cell
 from parity.context import Context, arrays, build, fit, labels, mlp
 from parity.lazy import keras, tf
-from parity.registry import Differs, row
+from parity.registry import NO_SUM_WITHIN, Differs, row
 
 REGRESSION = (
     "MeanSquaredError",
@@ -40,7 +40,9 @@ REDUCTIONS = ("sum", "sum_over_batch_size", "mean_with_sample_weight", "mean")
 
 
 def _reduction_row(reduction: str) -> None:
-    @row(f"loss reduction {reduction!r}", "losses", odd=reduction != "mean")
+    refused = NO_SUM_WITHIN if reduction == "mean_with_sample_weight" else None
+
+    @row(f"loss reduction {reduction!r}", "losses", odd=reduction != "mean", refused=refused)
     def run(ctx: Context) -> Any:
         loss = lambda: keras.losses.MeanSquaredError(reduction=reduction)  # noqa: E731
         model = mlp(ctx, loss=loss, optimizer=lambda: keras.optimizers.SGD(0.01))
@@ -210,13 +212,18 @@ def _tagger() -> Any:
     )
 
 
-@row("masked loss, unequal mask counts on the replicas", "losses", odd=True)
+@row(
+    "masked loss, unequal mask counts on the replicas",
+    "losses",
+    odd=True,
+    refused=NO_SUM_WITHIN,
+)
 def masked(ctx: Context) -> Any:
     model = build(ctx, _tagger, optimizer="sgd", loss="mse", metrics=["mae"])
     return fit(model, *_sequences())
 
 
-@row("masked loss, mean_with_sample_weight", "losses", odd=True)
+@row("masked loss, mean_with_sample_weight", "losses", odd=True, refused=NO_SUM_WITHIN)
 def masked_weighted(ctx: Context) -> Any:
     loss = lambda: keras.losses.MeanSquaredError(reduction="mean_with_sample_weight")  # noqa: E731
     model = build(ctx, _tagger, optimizer="sgd", loss=loss, weighted_metrics=["mae"])
@@ -224,7 +231,7 @@ def masked_weighted(ctx: Context) -> Any:
     return fit(model, x, y, sample_weight=np.linspace(0.2, 2, 21 * 6).reshape(21, 6))
 
 
-@row("loss that ignores a class", "losses")
+@row("loss that ignores a class", "losses", refused=NO_SUM_WITHIN)
 def ignore_class(ctx: Context) -> Any:
     loss = lambda: keras.losses.SparseCategoricalCrossentropy(  # noqa: E731
         from_logits=True, ignore_class=0

@@ -20,7 +20,8 @@ def _model(ctx: Context) -> Any:
             [
                 keras.Input((4,)),
                 keras.layers.Dense(6, activation="tanh"),
-                keras.layers.BatchNormalization(synchronized=True, momentum=0.9),
+                keras.layers.LayerNormalization(),
+                keras.layers.BatchNormalization(trainable=False),
                 keras.layers.Dense(1),
             ]
         )

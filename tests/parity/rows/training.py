@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from parity.context import Context, arrays, build, fit, mlp, state
 from parity.lazy import keras, tf
-from parity.registry import row
+from parity.registry import Refused, row
 
 
 @row("steps_per_execution, dividing the batches", "training", odd=True)
@@ -46,7 +46,16 @@ def jit_compile_uneven(ctx: Context) -> Any:
     return fit(mlp(ctx, jit_compile=True), *arrays(21))
 
 
-@row("run_eagerly=True", "training", odd=True)
+@row(
+    "run_eagerly=True",
+    "training",
+    odd=True,
+    refused=Refused(
+        "A coordinator hands graphs to its workers, so a model that runs eagerly is refused.",
+        "can't run eagerly",
+        columns=("parameter_server", "parameter_server_sync"),
+    ),
+)
 def run_eagerly(ctx: Context) -> Any:
     model = mlp(ctx, run_eagerly=True, metrics=["mae"])
     x, y = arrays(20)
@@ -229,6 +238,118 @@ def overridden_compute_loss(ctx: Context) -> Any:
         return Weighted(inputs=inputs, outputs=keras.layers.Dense(1)(inputs))
 
     return fit(build(ctx, make, optimizer="sgd", loss="mse"), *arrays(23))
+
+
+@row("compute_loss and compute_metrics with terms of their own", "training", odd=True)
+def own_terms(ctx: Context) -> Any:
+    """Means over the rows that no Keras loss or metric sees; an uneven last batch, validation too."""
+
+    def make() -> Any:
+        class Own(keras.Model):
+            def __init__(self, **kwargs: Any) -> None:
+                super().__init__(**kwargs)
+                self.size = keras.metrics.Mean(name="size")
+
+            def compute_loss(
+                self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None, training: Any = True
+            ) -> Any:
+                loss = super().compute_loss(x, y, y_pred, sample_weight, training)
+                return loss + 0.1 * tf.reduce_mean(tf.square(y_pred)) + 0.05 * tf.reduce_mean(x)
+
+            def compute_metrics(
+                self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None
+            ) -> Any:
+                self.size.update_state(tf.reduce_mean(tf.abs(y_pred)))
+                return super().compute_metrics(x, y, y_pred, sample_weight)
+
+        inputs = keras.Input((4,))
+        dense = keras.layers.Dense(8, activation="tanh", kernel_regularizer="l2")
+        return Own(inputs=inputs, outputs=keras.layers.Dense(1)(dense(inputs)))
+
+    model = build(ctx, make, optimizer="sgd", loss="mse", metrics=["mae"])
+    return fit(model, *arrays(21), validation_data=arrays(11, seed=1))
+
+
+@row("compute_metrics that returns a value of its own", "training", odd=True)
+def own_value(ctx: Context) -> Any:
+    """A step's own value is its last batch's in the history: five rows on the replicas."""
+
+    def make() -> Any:
+        class Own(keras.Model):
+            def compute_metrics(
+                self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None
+            ) -> Any:
+                results = super().compute_metrics(x, y, y_pred, sample_weight)
+                return {**results, "largest_mean": tf.reduce_mean(tf.reduce_max(x, -1))}
+
+        inputs = keras.Input((4,))
+        return Own(inputs=inputs, outputs=keras.layers.Dense(1)(inputs))
+
+    return fit(build(ctx, make, optimizer="sgd", loss="mse", metrics=["mae"]), *arrays(21))
+
+
+@row(
+    "two models in a train_step of their own, without a call",
+    "training",
+    odd=True,
+    refused=Refused(
+        "The workers of a synchronous step compute gradients of the same weights, so a `train_step` "
+        "that updates them twice is refused.",
+        "a step may update them once only",
+    ),
+)
+def without_a_call(ctx: Context) -> Any:
+    """As in a GAN: `fit` has no model of its own to build."""
+
+    def make() -> Any:
+        class Pair(keras.Model):
+            def __init__(self) -> None:
+                super().__init__()
+                dense = keras.layers.Dense
+                self.maker = keras.Sequential([keras.Input((2,)), dense(4, activation="tanh")])
+                self.judge = keras.Sequential([keras.Input((4,)), dense(4, "tanh"), dense(1)])
+                self.trackers = [keras.metrics.Mean(name=name) for name in ("made", "judged")]
+
+            @property
+            def metrics(self) -> list:
+                return self.trackers
+
+            def train_step(self, data: Any) -> dict:
+                x, _ = data
+                losses = [self._judged, self._made]
+                parts = [self.judge, self.maker]
+                for loss, part, tracker in zip(losses, parts, reversed(self.trackers)):
+                    with tf.GradientTape() as tape:
+                        value = loss(x, self.maker(x[:, :2], training=True))
+                    gradients = tape.gradient(value, part.trainable_variables)
+                    optimizer = self.first if part is self.judge else self.second
+                    optimizer.apply(gradients, part.trainable_variables)
+                    tracker.update_state(value)
+                return {tracker.name: tracker.result() for tracker in self.trackers}
+
+            def _judged(self, x: Any, made: Any) -> Any:
+                return tf.reduce_mean(tf.nn.softplus(self.judge(made))) + tf.reduce_mean(
+                    tf.nn.softplus(-self.judge(x))
+                )
+
+            def _made(self, x: Any, made: Any) -> Any:
+                return tf.reduce_mean(tf.nn.softplus(-self.judge(made)))
+
+        return Pair()
+
+    with ctx.scope():
+        model = make()
+        model.first, model.second = keras.optimizers.SGD(0.1), keras.optimizers.Adam(0.01)
+        model.compile()
+    return fit(model, *arrays(21))
+
+
+@row("compiled anew outside the scope, between two fits", "training")
+def compiled_anew(ctx: Context) -> Any:
+    model = mlp(ctx, metrics=["mae"])
+    before = fit(model, *arrays(24))["history"]
+    model.compile("adam", "mae", metrics=["mse"])
+    return fit(model, *arrays(24)) | {"before": before}
 
 
 @row("subclassed model, not built", "training", odd=True)

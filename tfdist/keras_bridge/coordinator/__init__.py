@@ -8,16 +8,32 @@ synchronous   steps that all workers do together, on the same weights
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from tfdist.keras_bridge.coordinator import feeding, looking, steps
+from tfdist.keras_bridge.coordinator import feeding, looking, steps, synchronous
 
-__all__ = ["coordinates", "feeding", "looking", "settle", "steps"]
+__all__ = ["coordinates", "feeding", "looking", "settle", "step_function", "steps"]
 
 
 def coordinates(strategy: Any) -> bool:
     """Returns whether a strategy hands its steps to other processes."""
     return bool(getattr(getattr(strategy, "tfdist", None), "coordinates", False))
+
+
+def step_function(model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Makes the function that Keras' `fit` or `evaluate` calls per execution.
+
+    Args:
+        model: the compiled model, built under a strategy that coordinates.
+        step: `model.train_step` or `model.test_step`.
+
+    Returns:
+        A function from a `feeding.Feed` to the logs.
+    """
+    if model.distribute_strategy.tfdist.synchronous and step.__name__ == "train_step":
+        return synchronous.train_function(model, step)
+    return steps.step_function(model, step)
 
 
 def settle(model: Any) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import collections
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -28,16 +29,21 @@ from tfdist.keras_bridge.coordinator.feeding import Feed
 from tfdist.keras_bridge.steps import replica_step
 
 __all__ = [
+    "Reading",
     "check",
     "global_logs",
     "look_ahead",
+    "note_own_logs",
     "predict_function",
     "read_metrics",
+    "sendable",
+    "spec_of",
     "step_function",
 ]
 
 _PERIOD = 1.0  # seconds between two readings of the metrics
 _OWN_LOGS = "_tfdist_own_logs"  # a model's: the latest logs that are in no metric
+
 
 def check(model: Any) -> None:
     """Refuses what can't be handed to a worker.
@@ -48,6 +54,12 @@ def check(model: Any) -> None:
     Raises:
         UnsupportedError: the model is to run eagerly.
     """
+    if model.jit_compile:
+        warnings.warn(
+            "Variables on parameter servers can't be part of a program that XLA compiles: "
+            "`jit_compile=True` is ignored.",
+            stacklevel=2,
+        )
     if model.run_eagerly:
         raise UnsupportedError(
             explain(
@@ -69,17 +81,19 @@ def step_function(model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any
         A function from a `Feed` to the latest logs: a dict of floats, empty before the first.
     """
     check(model)
-    pool = model.distribute_strategy.tfdist.pool
+    marker = model.distribute_strategy.tfdist
+    pool = marker.pool
+    in_step = pool.num_workers == 1 or marker.synchronous
     metric_updates.add_up(model)
     functions = _Functions(model, step)
-    reading = _Reading(model)
+    reading = Reading(model)
     trains = step.__name__ == "train_step"
 
     def function(feed: Any) -> Any:
         if not isinstance(feed, Feed):  # train_on_batch and test_on_batch: a generator of one batch
             pool.settle()
             pending = functions.hand_out([next(iter(feed))])
-            _note_own_logs(model, pending[-1].result())
+            note_own_logs(model, pending[-1].result())
             pool.settle()
             return reading.now()
         pool.reserve()
@@ -87,8 +101,8 @@ def step_function(model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any
             pending = [functions.hand_out_own(feed.per_worker, feed.steps)]
         else:
             pending = functions.hand_out(feed.take())
-        if functions.has_own_logs or (pool.num_workers == 1 and log_reading.of(model).always):
-            _note_own_logs(model, pending[-1].result())
+        if functions.has_own_logs or (in_step and log_reading.of(model).always):
+            note_own_logs(model, pending[-1].result())
             pool.settle()
             return reading.now()
         return reading.lately()
@@ -105,13 +119,13 @@ class _Functions:
         self._model = model
         self._strategy = model.distribute_strategy
         self._pool = self._strategy.tfdist.pool
-        self._run_step = replica_step(model, step)
+        self._run_step = replica_step(model, step, may_jit=False)
         self._graphs: dict[Any, Any] = {}
         self.has_own_logs = False
 
     def hand_out(self, batches: list[Any]) -> list[Any]:
         """Schedules steps on batches that the coordinator has read."""
-        batches = [_sendable(batch) for batch in batches]
+        batches = [sendable(batch) for batch in batches]
         if len(batches) > 1 and _are_alike(batches):
             stacked = tf.nest.map_structure(lambda *leaves: tf.stack(leaves), *batches)
             graph = self._graph("stacked", self._run_stacked, stacked, unknown=2)
@@ -129,7 +143,7 @@ class _Functions:
         return self._pool.schedule(graph, (iterators, tf.constant(steps)))
 
     def _graph(self, kind: str, run: Callable[..., Any], data: Any, unknown: int) -> Any:
-        spec = tf.nest.map_structure(lambda leaf: _spec(leaf, unknown), data)
+        spec = tf.nest.map_structure(lambda leaf: spec_of(leaf, unknown), data)
         flat = tuple(tf.nest.flatten(spec))
         key = (kind, str(tf.nest.map_structure(lambda _: 0, spec)), flat)
         if key not in self._graphs:
@@ -177,7 +191,7 @@ class _Functions:
         return own
 
 
-class _Reading:
+class Reading:
     """Reads the metrics, at most about once a second while steps are under way."""
 
     def __init__(self, model: Any) -> None:
@@ -214,10 +228,16 @@ def read_metrics(model: Any) -> dict[str, float]:
         cached = (names, model._loss_tracker, tf.function(model.get_metrics_result))
         object.__setattr__(model, "_tfdist_read_metrics", cached)
     with model.distribute_strategy.tfdist.pool.explained():
-        return keras.tree.map_structure(float, cached[2]())
+        return keras.tree.map_structure(_plain, cached[2]())
 
 
-def _note_own_logs(model: Any, outputs: Any) -> None:
+def _plain(value: Any) -> Any:
+    """Returns a metric's value as a float, or as an array where it has several."""
+    value = value.numpy()
+    return float(value) if value.ndim == 0 else value
+
+
+def note_own_logs(model: Any, outputs: Any) -> None:
     if outputs:
         setattr(model, _OWN_LOGS, outputs)
 
@@ -286,12 +306,14 @@ class _PredictFunctions(_Functions):
         return outputs
 
 
-def _sendable(batch: Any) -> Any:
+def sendable(batch: Any) -> Any:
     """Returns a batch as tensors, with None for what is not there."""
     return tf.nest.map_structure(
-        lambda leaf: leaf
-        if leaf is None or isinstance(leaf, (tf.SparseTensor, tf.RaggedTensor))
-        else tf.convert_to_tensor(leaf),
+        lambda leaf: (
+            leaf
+            if leaf is None or isinstance(leaf, (tf.SparseTensor, tf.RaggedTensor))
+            else tf.convert_to_tensor(leaf)
+        ),
         step_input.without_optionals(batch),
     )
 
@@ -299,13 +321,15 @@ def _sendable(batch: Any) -> Any:
 def _are_alike(batches: list[Any]) -> bool:
     """Returns whether batches can be stacked: dense, and of the same shapes."""
     shapes = [
-        tuple(leaf.shape if isinstance(leaf, tf.Tensor) else None for leaf in tf.nest.flatten(batch))
+        tuple(
+            leaf.shape if isinstance(leaf, tf.Tensor) else None for leaf in tf.nest.flatten(batch)
+        )
         for batch in batches
     ]
     return None not in shapes[0] and all(one == shapes[0] for one in shapes)
 
 
-def _spec(leaf: Any, unknown: int) -> Any:
+def spec_of(leaf: Any, unknown: int) -> Any:
     """Returns a leaf's type with its first `unknown` sizes left open."""
     if leaf is None:
         return None
