@@ -136,7 +136,7 @@ class WorkerPool:
 
     def _forget_done(self) -> None:
         """Drops steps that are done; raises the error of one that failed."""
-        kept = collections.deque()
+        kept: collections.deque[Pending] = collections.deque()
         for pending in self._outstanding:
             if pending.is_done:
                 pending.result()

@@ -10,7 +10,7 @@ from parity.runner import runs_in
 
 __all__ = ["GREEN", "REFUSED", "markdown", "notes", "symbol"]
 
-GREEN, RED, ABSENT, REFUSED = "✓", "✗", "", "–"
+GREEN, RED, ABSENT, REFUSED = "✓", "✗", "", "—"
 
 
 def notes(rows: Mapping[str, Row]) -> dict[str, int]:

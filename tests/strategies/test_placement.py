@@ -66,4 +66,4 @@ def test_large_sizes_are_readable() -> None:
 def test_tensorflow_still_places_by_its_count_of_variables() -> None:
     """The placement sets `_variable_count`, which has no public name."""
     names = _EXTENDED._create_variable_round_robin.__code__.co_names
-    assert "_variable_count" in names and "_num_ps" in names
+    assert {"_variable_count", "_num_ps"} <= set(names)

@@ -1,7 +1,7 @@
-"""An evaluator beside a training job: `fit` in it evaluates each checkpoint that the job writes.
+r"""An evaluator beside a training job: `fit` in it evaluates each checkpoint that the job writes.
 
     training   epoch 1 -> last.keras      epoch 2 -> last.keras        ...         end
-                              \\                         \\
+                              \                         \
     evaluator                  load, evaluate, log       load, evaluate, log       end
 
 The same script runs on it as on every task, with its own `validation_data`. Keras 2 had a

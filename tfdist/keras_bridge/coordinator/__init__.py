@@ -42,6 +42,6 @@ def settle(model: Any) -> None:
     Args:
         model: any model; nothing happens to one that no coordinator trains.
     """
-    strategy = getattr(model, "distribute_strategy", None)
+    strategy: Any = getattr(model, "distribute_strategy", None)
     if coordinates(strategy):
         strategy.tfdist.pool.settle()

@@ -73,7 +73,7 @@ class _Reading:
         return self
 
     def take(self, most: int) -> list[Any]:
-        taken = []
+        taken: list[Any] = []
         while len(taken) < most:
             try:
                 taken.append(next(self._batches))

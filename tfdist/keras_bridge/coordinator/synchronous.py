@@ -1,9 +1,9 @@
-"""Steps that all workers do together: gradients of the same weights, applied once.
+r"""Steps that all workers do together: gradients of the same weights, applied once.
 
     global batch of n rows        rows 0..            rows ..            ... one part per worker
                                      |                   |
     on whichever worker is free   forward, backward   forward, backward  on the weights of step t
-                                     \\                 /
+                                     \                 /
     on the coordinator            sum of the gradients -> clip, accumulate, update of step t
 
 A part changes nothing on the parameter servers: what it computes (gradients, what it adds to each
