@@ -13,11 +13,21 @@ from dataclasses import dataclass
 from typing import Any
 
 import keras
+import numpy as np
 
 from tfdist.config.fields import did_you_mean
 from tfdist.errors import ConfigError, explain
 
-__all__ = ["BERT", "GPT", "PositionEmbedding", "TiedEmbedding", "TransformerSize", "bert", "gpt"]
+__all__ = [
+    "BERT",
+    "GPT",
+    "PositionEmbedding",
+    "TiedEmbedding",
+    "TransformerSize",
+    "bert",
+    "generate",
+    "gpt",
+]
 
 _BYTES = 256
 
@@ -193,6 +203,48 @@ def bert(
         {"sequence": sequence, "pooled": pooled},
         name=name,
     )
+
+
+def generate(
+    model: keras.Model,
+    prompt: np.ndarray,
+    length: int,
+    *,
+    context: int,
+    temperature: float = 1.0,
+    seed: int | None = None,
+) -> np.ndarray:
+    """Goes on with a text, token by token. It is computed in this process alone.
+
+    Args:
+        model: what `gpt` built.
+        prompt: token numbers, [time], at least one.
+        length: how many tokens to add.
+        context: how many of the last tokens the model sees; at most its own context.
+        temperature: below 1 keeps to likely tokens; 0 always takes the likeliest.
+        seed: of the choices.
+
+    Returns:
+        The prompt and what follows, int32 [time + length].
+    """
+    import tensorflow as tf
+
+    @tf.function(input_signature=[tf.TensorSpec((1, context), tf.int32)])
+    def scores(window: Any) -> Any:
+        return model(window, training=False)[0]
+
+    generator = np.random.default_rng(seed)
+    tokens = [int(token) for token in prompt]
+    for _ in range(length):
+        seen = tokens[-context:]
+        # What stands behind the last token changes nothing: the model sees the past only.
+        window: np.ndarray = np.zeros((1, context), np.int32)
+        window[0, : len(seen)] = seen
+        logits = scores(window).numpy()[len(seen) - 1].astype(np.float64)
+        if temperature > 0:  # Gumbel's trick: the largest of these is a draw from the softmax
+            logits = logits / temperature + generator.gumbel(size=logits.shape)
+        tokens.append(int(logits.argmax()))
+    return np.array(tokens, np.int32)
 
 
 @keras.saving.register_keras_serializable(package="tfdist")

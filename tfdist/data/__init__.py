@@ -7,6 +7,7 @@ from tfdist.data.making import info_of, make_dataset, steps_per_epoch
 from tfdist.data.plans import DEFAULT_SEED, DataInfo
 from tfdist.data.preview import Preview, preview_shards
 from tfdist.data.shares import Share
+from tfdist.data.text import next_byte, text_rows
 
 __all__ = [
     "DEFAULT_SEED",
@@ -16,10 +17,12 @@ __all__ = [
     "Share",
     "info_of",
     "make_dataset",
+    "next_byte",
     "num_classes",
     "preview_shards",
     "steps_per_epoch",
     "synthetic_clicks",
+    "text_rows",
 ]
 
 
