@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 import tfdist
-from tfdist.cli import plan, run
+from tfdist.cli import manifest, plan, run
 from tfdist.errors import TfdistError
 
 __all__ = ["main"]
 
-_COMMANDS = (run, plan)
+_COMMANDS = (run, manifest, plan)
 _USAGE_ERROR = 2
 
 

@@ -32,8 +32,20 @@ logger = logging.getLogger(__name__)
 
 ENV_PREFIX = "TFDIST_"
 
-# Set by the launcher for its children, or read by tfdist itself; not settings.
-_OTHER_ENVIRONMENT = frozenset({"JOB", "LOCAL_RANK", "RANK", "SAVE_TIMEOUT", "WORLD_SIZE"})
+# Set by launchers for their children, or read by tfdist itself; not settings.
+_OTHER_ENVIRONMENT = frozenset(
+    {
+        "HOSTS",
+        "JOB",
+        "LOCAL_RANK",
+        "PORT",
+        "RANK",
+        "ROLES",
+        "SAVE_TIMEOUT",
+        "SERVICE",
+        "WORLD_SIZE",
+    }
+)
 
 
 class Setting(NamedTuple):
