@@ -153,6 +153,9 @@ def test_workers_on_this_host():
 def test_the_local_rank():
     assert devices.local_rank_from({}) is None
     assert devices.local_rank_from({"TFDIST_LOCAL_RANK": "2"}) == 2
+    mpi = {"OMPI_COMM_WORLD_RANK": "5", "OMPI_COMM_WORLD_SIZE": "8"}
+    assert devices.local_rank_from({**mpi, "OMPI_COMM_WORLD_LOCAL_RANK": "1"}) == 1
+    assert devices.local_rank_from(mpi) is None
     with pytest.raises(ConfigError, match="TFDIST_LOCAL_RANK"):
         devices.local_rank_from({"TFDIST_LOCAL_RANK": "-1"})
 
@@ -194,6 +197,17 @@ def test_visible_gpus_of_the_environment_are_kept(fake):
     cluster = Cluster({"worker": ("a:1", "a:2")}, "worker", 1)
     fake(gpus=2)
     assert configure("auto", cluster, 1, CUDA_VISIBLE_DEVICES="2,3") == Devices("GPU", 2)
+
+
+def test_slurm_shows_all_gpus_of_a_node_to_each_of_its_tasks(fake):
+    cluster = Cluster({"worker": ("a:1", "a:2")}, "worker", 1)
+    config = fake(gpus=2)
+    step = {
+        **{"SLURM_JOB_ID": "6", "SLURM_STEP_ID": "0", "SLURM_PROCID": "1", "SLURM_LOCALID": "1"},
+        **{"SLURM_GTIDS": "0,1", "SLURM_GPUS_ON_NODE": "2", "SLURM_STEP_TASKS_PER_NODE": "2"},
+    }
+    assert configure("auto", cluster, 1, CUDA_VISIBLE_DEVICES="0,1", **step) == Devices("GPU", 1)
+    assert [gpu.name[-1] for gpu in config.visible["GPU"]] == ["1"]
 
 
 def test_the_same_again_is_a_no_op_even_after_initialisation(fake):

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tfdist.cluster import resolvers
 from tfdist.cluster.check import split_address
 from tfdist.config.device_spec import DeviceSpec
 from tfdist.errors import ConfigError, explain
@@ -104,8 +105,11 @@ def plan_of(
     import tensorflow as tf
 
     variables = os.environ if environ is None else environ
-    # Whoever set it has shared out the GPUs: the launcher, a scheduler, or the user.
-    is_shared_out = "CUDA_VISIBLE_DEVICES" in variables
+    # Whoever set it has shared out the GPUs: the launcher, a scheduler, or the user. Only Slurm also
+    # sets it to those of the whole node, for each of its tasks.
+    is_shared_out = "CUDA_VISIBLE_DEVICES" in variables and not resolvers.sees_gpus_of_others(
+        variables
+    )
     return plan(
         DeviceSpec.parse(config.devices),
         gpus=len(tf.config.list_physical_devices("GPU")),
@@ -184,14 +188,14 @@ def workers_on_this_host(cluster: Cluster) -> int:
 
 
 def local_rank_from(environ: Mapping[str, str]) -> int | None:
-    """Reads TFDIST_LOCAL_RANK; None when it isn't set.
+    """Reads TFDIST_LOCAL_RANK, or what Slurm or MPI say instead; None when nothing does.
 
     Raises:
         ConfigError: it is not a number from 0 on.
     """
     text = environ.get("TFDIST_LOCAL_RANK", "").strip()
     if not text:
-        return None
+        return resolvers.local_rank(environ)
     if not (text.isascii() and text.isdecimal()):
         raise ConfigError(
             explain(
