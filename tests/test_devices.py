@@ -203,8 +203,13 @@ def test_slurm_shows_all_gpus_of_a_node_to_each_of_its_tasks(fake):
     cluster = Cluster({"worker": ("a:1", "a:2")}, "worker", 1)
     config = fake(gpus=2)
     step = {
-        **{"SLURM_JOB_ID": "6", "SLURM_STEP_ID": "0", "SLURM_PROCID": "1", "SLURM_LOCALID": "1"},
-        **{"SLURM_GTIDS": "0,1", "SLURM_GPUS_ON_NODE": "2", "SLURM_STEP_TASKS_PER_NODE": "2"},
+        "SLURM_JOB_ID": "6",
+        "SLURM_STEP_ID": "0",
+        "SLURM_PROCID": "1",
+        "SLURM_LOCALID": "1",
+        "SLURM_GTIDS": "0,1",
+        "SLURM_GPUS_ON_NODE": "2",
+        "SLURM_STEP_TASKS_PER_NODE": "2",
     }
     assert configure("auto", cluster, 1, CUDA_VISIBLE_DEVICES="0,1", **step) == Devices("GPU", 1)
     assert [gpu.name[-1] for gpu in config.visible["GPU"]] == ["1"]
