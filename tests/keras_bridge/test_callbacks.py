@@ -11,6 +11,8 @@ import pytest
 from support.server import CaseServer
 
 CASES = "keras_bridge.saving_cases"
+READING = "keras_bridge.log_reading_cases"
+LOG_ROWS = 80
 
 
 @pytest.fixture(scope="module")
@@ -178,3 +180,78 @@ def test_workers_that_start_from_different_states_are_refused(workers: CaseServe
 def test_memory_does_not_grow_with_the_epochs(workers: CaseServer) -> None:
     for result in workers.call(f"{CASES}:memory", epochs=200, warmup=40, timeout=150):
         assert result["growth"] < 0.1, result["samples"]
+
+
+def exact(result: dict[str, Any]) -> None:
+    """Fails unless the epochs' logs are those of all rows, and `evaluate` alone sees each batch's."""
+    history = result["history"]
+    assert history["loss"] == pytest.approx([first_part(LOG_ROWS)] * 2, rel=1e-5)
+    assert history["val_loss"] == pytest.approx([first_part(48)] * 2, rel=1e-5)
+    assert history["val_mae"] == pytest.approx([47 / 160] * 2, rel=1e-5)
+    assert result["always"], "what is called after `fit` reads each step"
+
+
+def first_part(rows: int) -> float:
+    """Returns the mean loss of the first rows of all."""
+    return float(np.square(np.arange(rows) / LOG_ROWS).mean())
+
+
+def running(rows: int) -> list[float]:
+    """Returns the mean loss after each batch of the first rows."""
+    return [first_part(end) for end in range(8, rows + 1, 8)]
+
+
+def test_a_callback_sees_the_logs_of_each_batch(workers: CaseServer) -> None:
+    for result in workers.call(f"{READING}:fit_and_count", recorder="both"):
+        exact(result)
+        assert result["train"] == pytest.approx(running(80) * 2, rel=1e-5)
+        assert result["test"] == pytest.approx(running(48) * 2, rel=1e-5)
+        assert result["reads"] == result["executions"] == 32
+
+
+def test_logs_that_only_the_bar_shows_are_seldom_summed(workers: CaseServer) -> None:
+    for result in workers.call(f"{READING}:fit_and_count"):
+        exact(result)
+        assert result["history"]["mae"] == pytest.approx([79 / 160] * 2, rel=1e-5)
+        assert result["alone"] == pytest.approx(running(80), rel=1e-5)
+        # The first two steps of each epoch and each validation.
+        assert (result["reads"], result["executions"]) == (8, 32)
+
+
+def test_a_callback_of_one_worker_is_enough(workers: CaseServer) -> None:
+    first, second = workers.call(f"{READING}:fit_and_count", recorder="second")
+    for result in (first, second):
+        exact(result)
+        assert result["reads"] == result["executions"] == 32
+    assert first["train"] == []
+    assert second["train"] == pytest.approx(running(80) * 2, rel=1e-5)
+
+
+def test_logs_of_a_steps_own_are_exact(workers: CaseServer) -> None:
+    for result in workers.call(f"{READING}:fit_and_count", returns="more"):
+        exact(result)
+        assert result["history"]["largest"] == [3.0, 3.0]
+    for result in workers.call(f"{READING}:fit_and_count", returns="less"):
+        exact(result)
+        assert "mae" not in result["history"]
+
+
+def test_logs_of_executions_of_several_steps(workers: CaseServer) -> None:
+    for result in workers.call(f"{READING}:fit_and_count", per_execution=2):
+        exact(result)
+        # 5 executions of an epoch and 3 of a validation; two of each are read.
+        assert (result["reads"], result["executions"]) == (8, 16)
+    for result in workers.call(f"{READING}:fit_and_count", per_execution=2, recorder="both"):
+        exact(result)
+        assert result["train"] == pytest.approx(running(80)[1::2] * 2, rel=1e-5)
+
+
+def test_an_evaluation_within_an_epoch_is_exact(workers: CaseServer) -> None:
+    """As on one device, it starts the epoch's metrics anew, and leaves its own rows in them."""
+    losses = np.square(np.arange(LOG_ROWS) / LOG_ROWS)
+    counted = np.concatenate([losses[:24], losses[48:]])
+    for result in workers.call(f"{READING}:fit_and_count", inner_evaluate=True):
+        assert result["history"]["loss"] == pytest.approx([counted.mean()] * 2, rel=1e-5)
+        for seen in result["inner"]:
+            assert seen == pytest.approx(running(24), rel=1e-5)
+        assert len(result["inner"]) == 2

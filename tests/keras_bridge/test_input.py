@@ -325,3 +325,49 @@ def test_one_batch_is_split_for_the_on_batch_methods() -> None:
     assert [int(part[ROWS]) for part in parts] == [5, 5]
     assert step_input.is_element(parts[0])
     assert not step_input.is_element(batch)
+
+
+def rows_of(*rows: int | None) -> tf.data.Dataset:
+    """Returns a dataset of one batch, whose tensors have these rows, as far as they are told."""
+    signature = tuple(tf.TensorSpec((None, 1)) for _ in rows)
+    batch = tuple(np.zeros((n or 3, 1), "float32") for n in rows)
+    dataset = tf.data.Dataset.from_generator(lambda: iter([batch]), output_signature=signature)
+
+    def told(*parts: Any) -> tuple[Any, ...]:
+        return tuple(tf.ensure_shape(part, (n, 1)) for part, n in zip(parts, rows))
+
+    return dataset.map(told)
+
+
+def test_tensors_of_unequal_rows_are_refused() -> None:
+    with pytest.raises(DataError, match=r"same number of rows.*tf\.repeat"):
+        elements(Place(local=2), rows_of(4, 1))
+    assert len(elements(Place(), rows_of(4, 1))) == 1, "one device leaves them to the model"
+    assert len(elements(Place(local=2), rows_of(4, 4))) == 2
+
+
+@pytest.mark.parametrize("policies", ["AUTO", "OFF"])
+def test_unequal_rows_that_only_the_data_tells_are_refused(policies: str) -> None:
+    generated = tf.data.Dataset.from_generator(
+        lambda: iter([(np.zeros((4, 1)), np.zeros((2, 1)))]),
+        output_signature=(tf.TensorSpec((None, 1)), tf.TensorSpec((None, 1))),
+    )
+    with pytest.raises(tf.errors.InvalidArgumentError, match="same number of rows"):
+        elements(Place(workers=2, local=2), policy(generated, policies))
+
+
+def test_tensors_of_unknown_rank_are_refused() -> None:
+    generated = tf.data.Dataset.from_generator(
+        lambda: iter([np.zeros((4, 1), "float32")]), output_types=tf.float32
+    )
+    with pytest.raises(DataError, match=r"shapes.*must be known.*set_shape"):
+        elements(Place(local=2), generated)
+    assert len(elements(Place(), generated)) == 1
+
+
+def test_one_batch_of_unequal_rows_is_refused_between_replicas() -> None:
+    strategy = SimpleNamespace(
+        num_replicas_in_sync=2, experimental_distribute_values_from_function=None
+    )
+    with pytest.raises(DataError, match=r"same number of rows.*\[1, 4\] rows"):
+        step_input.distribute_batch(strategy, (np.zeros((4, 1)), np.zeros((1, 1))))

@@ -27,7 +27,9 @@ OURS = strategy()
 
 
 def model(**attributes: Any) -> Any:
-    return SimpleNamespace(**{"name": "net", "optimizer": None, "variables": []} | attributes)
+    return SimpleNamespace(
+        **{"name": "net", "optimizer": None, "variables": [], "metrics": []} | attributes
+    )
 
 
 def variable(owner: Any, path: str = "dense/kernel") -> Any:
@@ -79,3 +81,14 @@ def test_the_variable_of_another_scope_is_named(owner: Any) -> None:
 def test_one_replica_has_plain_variables() -> None:
     single = strategy(replicas=1)
     scope.check(model(variables=[variable(None), SimpleNamespace(path="lazy")]), single)
+
+
+def test_the_metric_of_another_scope_is_named() -> None:
+    def metric(*owners: Any) -> Any:
+        return SimpleNamespace(name="auc", variables=[variable(owner) for owner in owners])
+
+    lazy = SimpleNamespace(name="lazy", variables=[SimpleNamespace(path="later", _value=None)])
+    scope.check(model(metrics=[metric(OURS, OURS), lazy]), OURS)
+    with pytest.raises(ScopeError, match=r"'auc'.*outside the scope.*runtime\.scope"):
+        scope.check(model(metrics=[metric(OURS, None)]), OURS)
+    scope.check(model(metrics=[metric(None)]), strategy(replicas=1))

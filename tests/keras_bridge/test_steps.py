@@ -53,13 +53,13 @@ def test_only_a_steps_own_float_scalars_are_weighted() -> None:
         "count": tf.constant(3),
         "text": "x",
     }
-    found = steps._weighted_logs(model, outputs, context)
+    found = steps.weighted_logs(model, outputs, context)
     assert float(found["own"]) == pytest.approx(8 / 7)
     for name in ("loss", "vector", "count", "text"):
         assert found[name] is outputs[name]
     context.weighted = True
-    assert steps._weighted_logs(model, outputs, context) is outputs
-    assert steps._weighted_logs(model, outputs, BatchContext(2, 4, 8)) is outputs
+    assert steps.weighted_logs(model, outputs, context) is outputs
+    assert steps.weighted_logs(model, outputs, BatchContext(2, 4, 8)) is outputs
 
 
 @pytest.fixture(scope="module")

@@ -194,6 +194,57 @@ def assignment_merges(strategy: Any) -> tuple[bool, Any]:
     return merges(error), error
 
 
+def aggregated(strategy: Any, aggregation: str, change: Any) -> float:
+    """Returns a layer's variable, born as 10, after `change(variable, replica's number)`."""
+    with strategy.scope():
+        layer = keras.layers.Layer()
+        variable = layer.add_weight(
+            shape=(),
+            initializer=keras.initializers.Constant(10.0),
+            trainable=False,
+            aggregation=aggregation,
+        )
+
+    def one(index: int) -> Any:
+        change(variable, index)
+        return tf.constant(0)
+
+    on_replicas(strategy, one)
+    return float(strategy.experimental_local_results(variable._value)[0].numpy())
+
+
+@stands_for(
+    "keras.src.backend.tensorflow.core:Variable",
+    "_direct_assign",
+    "a variable that takes the replicas' mean counts a replica of 3 rows as one of 4",
+)
+def mean_of_unequal_shares(strategy: Any) -> tuple[bool, Any]:
+    rows = [tf.constant([0.0] * 4), tf.constant([7.0] * 3)]  # of all: a mean of 3
+    change = lambda variable, index: variable.assign(tf.reduce_mean(rows[index]))  # noqa: E731
+    found = aggregated(strategy, "mean", change)
+    return np.isclose(found, 3.5), found
+
+
+@stands_for(
+    "keras.src.backend.common.variables:Variable",
+    "assign_add",
+    "adding to a variable that sums over N replicas counts its old value N times",
+)
+def adding_doubles(strategy: Any) -> tuple[bool, Any]:
+    found = aggregated(strategy, "sum", lambda variable, _: variable.assign_add(1.0))
+    return np.isclose(found, 22.0), found
+
+
+@stands_for(
+    "keras.src.backend.common.variables:Variable",
+    "assign_sub",
+    "subtracting from a variable that sums over N replicas counts its old value N times",
+)
+def subtracting_doubles(strategy: Any) -> tuple[bool, Any]:
+    found = aggregated(strategy, "sum", lambda variable, _: variable.assign_sub(1.0))
+    return np.isclose(found, 18.0), found
+
+
 @stands_for(
     "keras.src.backend.common.variables:Variable",
     "__float__",

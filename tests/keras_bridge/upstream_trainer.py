@@ -135,6 +135,19 @@ def a_collective_per_variable(strategy: Any) -> tuple[bool, Any]:
     return calls >= 6, calls  # a total and a count of each of the three
 
 
+@stands_for(
+    "keras.src.trainers.trainer:Trainer",
+    "compile",
+    "compiling anew between two fits, outside the scope, fails in the second",
+)
+def compiled_outside_the_scope(strategy: Any) -> tuple[bool, Any]:
+    model = linear(strategy)
+    model.fit(*data(), verbose=0)
+    model.compile("adam", "mse")
+    error = error_of(lambda: model.fit(*data(), verbose=0))
+    return "Mixing different tf.distribute.Strategy" in error, error
+
+
 @contextlib.contextmanager
 def trains_on_workers(strategy: Any) -> Iterator[None]:
     """Answers the two reductions that stock Keras fails at, so that one sees what comes after."""
