@@ -24,7 +24,7 @@ whose chief dies, or never comes, ends with code 1.
 
 from __future__ import annotations
 
-from tfdist.serving.ending import announce_end, install_end
+from tfdist.serving.ending import announce_end, install_end, leave_at_once
 from tfdist.serving.roles import serve, take_role
 
-__all__ = ["announce_end", "install_end", "serve", "take_role"]
+__all__ = ["announce_end", "install_end", "leave_at_once", "serve", "take_role"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import sys
 import threading
@@ -15,13 +16,15 @@ from tfdist.cluster import Cluster, Task
 from tfdist.preflight.rendezvous import Identity
 from tfdist.serving import mailbox
 
-__all__ = ["announce_end", "install_end"]
+__all__ = ["announce_end", "install_end", "leave_at_once"]
 
 _ANSWER = 5.0  # seconds for a server to confirm; the chief's end waits no longer than that
 _LONGEST = 300  # characters of an error's message
 
 _identities: dict[Cluster, Identity] = {}
 _outcome = "done"
+_exit_code = 0
+_leaves_at_once = False
 _installed_in: int | None = None  # a process id: a fork inherits the hooks, and is not the chief
 
 
@@ -46,6 +49,16 @@ def install_end(cluster: Cluster) -> None:
     atexit.register(_announce_all)
     _note_exceptions()
     _note_exit_codes()
+
+
+def leave_at_once() -> None:
+    """Makes this process end as soon as it has told the others, without closing TensorFlow.
+
+    For a chief some of whose tasks are gone: TensorFlow would wait for them, for minutes or for ever,
+    while it closes its connections.
+    """
+    global _leaves_at_once
+    _leaves_at_once = True
 
 
 def announce_end(cluster: Cluster, outcome: str = "done") -> None:
@@ -85,13 +98,19 @@ def _announce_all() -> None:
         return
     for cluster in list(_identities):
         announce_end(cluster, _outcome)
+    if _leaves_at_once:
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(_exit_code)
 
 
 def _note_exceptions() -> None:
     previous = sys.excepthook
 
     def note(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        global _outcome
+        global _outcome, _exit_code
+        _exit_code = 1
         text = str(error).strip().splitlines()
         _outcome = f"failed: {kind.__name__}{': ' + text[0][:_LONGEST] if text else ''}"
         previous(kind, error, trace)
@@ -104,9 +123,10 @@ def _note_exit_codes() -> None:
     leave = sys.exit
 
     def note(status: Any = None, /) -> NoReturn:
-        global _outcome
+        global _outcome, _exit_code
         if threading.current_thread() is threading.main_thread():
             is_well = status is None or status == 0
+            _exit_code = status & 0xFF if isinstance(status, int) else 0 if is_well else 1
             _outcome = "done" if is_well else f"failed: exit code {_short(status)}"
         leave(status)
 

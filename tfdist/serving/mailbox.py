@@ -18,7 +18,7 @@ from typing import Any
 
 from tfdist.cluster import Task
 
-__all__ = ["Mailbox", "Message", "NoAnswer", "Undelivered", "ask"]
+__all__ = ["Mailbox", "Message", "Misplaced", "NoAnswer", "Undelivered", "ask"]
 
 Message = Mapping[str, Any]
 
@@ -34,6 +34,10 @@ class NoAnswer(Undelivered):
     """The server took the message, and nobody there reads it."""
 
 
+class Misplaced(Undelivered):
+    """The server at the address is another task's; the error's text is that task's name."""
+
+
 def ask(task: Task, message: Message, timeout: float, is_last: bool = False) -> Message:
     """Sends a message to a task's server and returns what it answers.
 
@@ -45,7 +49,8 @@ def ask(task: Task, message: Message, timeout: float, is_last: bool = False) -> 
         is_last: whether this process ends after it, and the server too, perhaps.
 
     Raises:
-        Undelivered: the server can't be reached, or is another task's.
+        Undelivered: the server can't be reached.
+        Misplaced: it is another task's.
         NoAnswer: it runs, and no mailbox is open there.
     """
     box: list[Any] = []
@@ -75,29 +80,28 @@ def _ask(task: Task, message: Message, timeout: float, is_last: bool) -> Message
     with graph.as_default(), tf.device(_device(task)):
         send = _queue(_INBOX).enqueue(json.dumps({**message, "answers": answers}))
         receive = _queue(answers).dequeue()
+    session = tf.compat.v1.Session(
+        f"grpc://{task.address}", graph=graph, config=_session_config(timeout)
+    )
     try:
-        session = tf.compat.v1.Session(
-            f"grpc://{task.address}", graph=graph, config=_session_config(task, timeout)
-        )
         names = [device.name for device in session.list_devices()]
         if not any(_is_of(task, name) for name in names):
-            session.close()
-            raise Undelivered(f"the server of {_owner(names)} answers there")
+            raise Misplaced(_owner(names))
         session.run(send)
+        left = max(int(1000 * (until - time.monotonic())), 1)
+        try:
+            text = session.run(receive, options=tf.compat.v1.RunOptions(timeout_in_ms=left))
+        except tf.errors.DeadlineExceededError as error:
+            raise NoAnswer(_first_line(error)) from None
+        return json.loads(text)
     except tf.errors.OpError as error:
         raise Undelivered(_first_line(error)) from None
-    left = max(int(1000 * (until - time.monotonic())), 1)
-    try:
-        text = session.run(receive, options=tf.compat.v1.RunOptions(timeout_in_ms=left))
-    except tf.errors.OpError as error:
-        raise NoAnswer(_first_line(error)) from None
     finally:
         if is_last:
             _leak(session)
         else:
-            # One that can't be closed, because the server has gone, must not keep anybody waiting.
-            threading.Thread(target=_close, args=(session,), daemon=True).start()
-    return json.loads(text)
+            with contextlib.suppress(tf.errors.OpError):
+                session.close()
 
 
 class Mailbox:
@@ -121,7 +125,7 @@ class Mailbox:
             self._stop = queue.enqueue("")
         self._task = task
         self._session = tf.compat.v1.Session(
-            target, graph=self._graph, config=_session_config(task, None)
+            target, graph=self._graph, config=_session_config(None)
         )
         self._thread = threading.Thread(target=self._serve, name="tfdist-mailbox", daemon=True)
         self._thread.start()
@@ -162,19 +166,15 @@ def _queue(name: str) -> Any:
     return tf.queue.FIFOQueue(_CAPACITY, tf.string, shapes=[()], shared_name=name)
 
 
-def _session_config(task: Task, timeout: float | None) -> Any:
-    """The session talks to one server, which would otherwise wait for the whole cluster."""
+def _session_config(timeout: float | None) -> Any:
+    """The session talks to one server alone, which would otherwise wait for the whole cluster."""
     import tensorflow as tf
 
-    config = tf.compat.v1.ConfigProto(device_filters=[_prefix(task)])
+    # A server's own devices are always there; of the others' none has this job.
+    config = tf.compat.v1.ConfigProto(device_filters=["/job:none"])
     if timeout is not None:
         config.operation_timeout_in_ms = int(1000 * timeout)
     return config
-
-
-def _close(session: Any) -> None:
-    with contextlib.suppress(Exception):
-        session.close()
 
 
 def _leak(session: Any) -> None:
@@ -186,12 +186,8 @@ def _leak(session: Any) -> None:
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(session))
 
 
-def _prefix(task: Task) -> str:
-    return f"/job:{task.type}/task:{task.index}"
-
-
 def _device(task: Task) -> str:
-    return f"{_prefix(task)}/device:CPU:0"
+    return f"/job:{task.type}/task:{task.index}/device:CPU:0"
 
 
 def _is_of(task: Task, device: str) -> bool:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import os
+import sys
 from typing import NoReturn
 
 from tfdist.cluster import Cluster
@@ -56,7 +59,23 @@ def serve(cluster: Cluster, start_timeout: float | None = None, devices: object 
     """
     from tfdist.serving import server
 
-    raise SystemExit(server.run(cluster, _timeout(start_timeout), devices))
+    code = server.run(cluster, _timeout(start_timeout), devices)
+    atexit.register(_leave, code)
+    raise SystemExit(code)
+
+
+def _leave(code: int) -> None:
+    """Ends the process when all other exit handlers have run.
+
+    To take Python and TensorFlow apart takes seconds, in which the port would still be answered, by a
+    server that nobody is behind.
+    """
+    atexit.unregister(_leave)
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # closed, or nobody reads it
+            stream.flush()
+    os._exit(code)
 
 
 def check_cluster(cluster: Cluster) -> None:

@@ -32,6 +32,7 @@ class _Called:
 
     task: Task
     is_there: bool = False
+    is_silent: bool = False  # its server took a message and did not answer
     failure: str = "not asked yet"
 
 
@@ -54,7 +55,7 @@ def call_roll(cluster: Cluster, timeout: float) -> None:
     def call(one: _Called) -> None:
         while not stop.is_set():
             try:
-                failure = _call(cluster, one.task, me)
+                failure = _call(cluster, one, me)
             except ClusterError as error:
                 wrong.append(error)
                 stop.set()
@@ -87,12 +88,13 @@ def call_roll(cluster: Cluster, timeout: float) -> None:
         stop.set()
 
 
-def _call(cluster: Cluster, task: Task, me: Identity) -> str | None:
+def _call(cluster: Cluster, one: _Called, me: Identity) -> str | None:
     """Asks one task; returns why it is not there, or None.
 
     Raises:
         ClusterError: it is a wrong one.
     """
+    task = one.task
     answer = preflight.probe(task.address, me, timeout=2.0)
     if answer.identity is not None:
         return f"{answer.identity.task} of another kind of job answers there"
@@ -101,14 +103,17 @@ def _call(cluster: Cluster, task: Task, me: Identity) -> str | None:
     claim = {"kind": "claim", "token": me.token, "cluster": me.cluster}
     try:
         reply = mailbox.ask(task, claim, _ANSWER)
+    except mailbox.Misplaced as found:
+        raise errors.misplaced(cluster, task, str(found)) from None
     except mailbox.NoAnswer:
-        # A script's own tf.distribute.Server: it can't tell who it is, or hear of the end.
+        if not one.is_silent:
+            one.is_silent = True
+            return "its server is up, and has not answered yet"
+        # A script's own tf.distribute.Server: it will not hear of the end.
         logger.info("%s at %s is a server without tfdist", task.name, task.address)
         return None
     except mailbox.Undelivered as error:
         return str(error)
-    if reply["task"] != task.name:
-        raise errors.misplaced(cluster, task, reply["task"])
     if reply["answer"] == "another cluster":
         raise errors.other_cluster(cluster, task.name, task.address)
     if reply["answer"] == "busy":

@@ -173,7 +173,8 @@ def _wait_for_port(cluster: Cluster, patience: float) -> None:
             preflight.check_own_port(cluster)
             return
         except ClusterError as error:
-            is_server = "a TensorFlow server" in str(error)
+            # While one ends it may answer as anything.
+            is_server = told or "a TensorFlow server" in str(error)
             if not is_server or time.monotonic() >= until:
                 raise
             if not told:
