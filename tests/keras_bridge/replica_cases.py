@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from typing import Any
+from unittest import mock
 
 import numpy as np
 from keras_bridge.bridge_cases import data, on_replicas
@@ -294,3 +295,23 @@ def one_row_of_an_image(strategy: Any, jit: bool) -> dict[str, Any]:
         "weights": model.layers[1].get_weights()[0].ravel().tolist(),
         "by_hand": (1 - 0.2 * (6.0 - 1.0) * np.arange(4.0)).tolist(),
     }
+
+
+def summed_activity(strategy: Any) -> list[str]:
+    """What `fit` and `evaluate` say where Keras sums activity regularizers."""
+    from tfdist.keras_bridge import activity
+
+    with strategy.scope():
+        dense = keras.layers.Dense(1, activity_regularizer="l2")
+        model = keras.Sequential([keras.Input((4,)), dense])
+        model.compile("sgd", "mse")
+    errors = []
+    with mock.patch.object(activity, "sums_rows", return_value=True):
+        for call in (model.fit, model.evaluate):
+            try:
+                call(*data(), verbose=0)
+            except Exception as error:
+                errors.append(f"{type(error).__name__}: {error}")
+    assert int(model.optimizer.iterations) == 0
+    assert len(errors) == 2
+    return errors

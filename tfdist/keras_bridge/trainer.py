@@ -15,6 +15,7 @@ from keras.src.utils.python_utils import pythonify_logs
 
 from tfdist.errors import DataError, explain
 from tfdist.keras_bridge import (
+    activity,
     advice,
     coordinator,
     epochs,
@@ -44,6 +45,7 @@ def _fit(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> 
     from tfdist.keras_bridge import callbacks, failures
 
     scope.check(self, strategy)
+    activity.check(self, strategy)
     arguments = _bound(original, self, args, kwargs)
     if strategy.tfdist.sidecar is not None:
         sidecar.run(strategy.tfdist.sidecar, self, arguments)
@@ -85,6 +87,7 @@ def _without_training(
     from tfdist.keras_bridge import callbacks, failures, saving
 
     scope.check(self, strategy)
+    activity.check(self, strategy)
     arguments = _bound(original, self, args, kwargs)
     if not strategy.tfdist.is_chief:
         arguments["verbose"] = 0
