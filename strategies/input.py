@@ -27,7 +27,6 @@ def deal(strategy: Any, make_dataset: Callable[[Any], tf.data.Dataset], uneven: 
     Returns:
         A distributed dataset.
     """
-    _end_at_once()
     dataset = strategy.distribute_datasets_from_function(
         lambda context: without_autotuner(make_dataset(context))
     )
@@ -44,6 +43,7 @@ def without_autotuner(dataset: tf.data.Dataset) -> tf.data.Dataset:
     minute: one worker stands still, holding Python's lock, and all others wait for it. AUTOTUNE
     then means one parallel call per thread of the pool, at most 16.
     """
+    _end_at_once()
     options = tf.data.Options()
     options.autotune.enabled = False
     return dataset.with_options(options)

@@ -92,6 +92,12 @@ class Marker:
 
         return strategy_input.undistributed(dataset)
 
+    def without_autotuner(self, dataset: Any) -> Any:
+        """Turns tf.data's autotuning off for a dataset; see `input.without_autotuner`."""
+        from tfdist.strategies import input as strategy_input
+
+        return strategy_input.without_autotuner(dataset)
+
     def file_sharding_problem(self, dataset: Any) -> str:
         """Returns why a dataset can't be sharded by files; see `input.file_sharding_problem`."""
         from tfdist.strategies import input as strategy_input

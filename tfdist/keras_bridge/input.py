@@ -254,8 +254,9 @@ def _by_files(strategy: Any, dataset: tf.data.Dataset) -> StepInput:
             )
         )
     spec = dataset.element_spec
+    elements = dataset.map(lambda *data: {DATA: with_dynamic_rows(_packed(data, spec))})
     distributed = strategy.experimental_distribute_dataset(
-        dataset.map(lambda *data: {DATA: with_dynamic_rows(_packed(data, spec))})
+        strategy.tfdist.without_autotuner(elements)
     )
     return StepInput(distributed, None, data_spec(spec))
 
