@@ -37,6 +37,16 @@ REFUSED = {
     "a generator function": (lambda: iter([1]), {}, "must take one tf.distribute.InputContext"),
     "a function of something else": (lambda a, b: a, {}, "must take one tf.distribute"),
     "a function that returns no dataset": (lambda context: 3, {}, "must return a tf.data.Dataset"),
+    "a function that returns scalars": (
+        lambda context: numbers(),
+        {},
+        r"must return batches.*shape=\(\).*get_per_replica_batch_size.*batched=False",
+    ),
+    "a function that returns rows": (
+        lambda context: tf.data.Dataset.from_tensor_slices((np.zeros((8, 3)), np.zeros((8, 2)))),
+        {},
+        "must return batches",
+    ),
     "a class": (dict, {}, "of no known kind"),
     "no rows": (np.zeros((0, 3)), {}, "has no rows"),
     "an empty dataset": (numbers(0), {}, "has no rows"),
@@ -199,6 +209,27 @@ def test_a_function_batches_for_a_replica():
         [4, 5, 6, 7],
         [8, 9],
     ]
+
+
+def test_a_functions_batches_are_counted_where_they_can_be():
+    def counted(make):
+        return int(data.make_dataset(make, local_replicas=2, **BATCH).cardinality())
+
+    rows = numbers(10)
+    assert counted(lambda context: rows.batch(context.get_per_replica_batch_size(4))) == 3
+    assert counted(lambda context: rows.batch(4)) == 3
+    assert counted(lambda context: rows.batch(2, drop_remainder=True)) == 3
+    assert counted(lambda context: rows.repeat().batch(2)) == tf.data.INFINITE_CARDINALITY
+    unknown = rows.filter(lambda x: x > 2).batch(2)
+    assert counted(lambda context: unknown) == tf.data.UNKNOWN_CARDINALITY
+
+
+def test_a_function_may_generate_batches():
+    batches = tf.data.Dataset.from_generator(
+        lambda: iter(np.arange(8).reshape(4, 2)), output_signature=tf.TensorSpec((None,), tf.int64)
+    )
+    made = data.make_dataset(lambda context: batches, local_replicas=2, **BATCH)
+    assert run(made) == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
 def test_a_function_may_return_rows():

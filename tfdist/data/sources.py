@@ -206,10 +206,30 @@ def _from_function(
         {per_replica, own.batch},
         "the batch of one replica, context.get_per_replica_batch_size(global_batch_size)",
     )
+    _check_is_batched(dataset, {per_replica, own.batch})
     size = streams.batch_size_of(dataset)
     if place.local_replicas > 1 and size != own.batch:
         dataset = _joined(dataset, place.local_replicas, own.batch, size == per_replica)
     return Stream(dataset, batched=True, name="the input function's data set"), place
+
+
+def _check_is_batched(dataset: tf.data.Dataset, allowed: set[int]) -> None:
+    """Refuses rows, which would be taken for batches, their first dimension for the rows."""
+    if streams.batch_size_of(dataset) is not None:
+        return
+    specs = tf.nest.flatten(dataset.element_spec)
+    sizes = {streams.leading(spec) for spec in specs} - {None}
+    if len(sizes) <= 1 and sizes <= allowed:
+        return
+    raise DataError(
+        explain(
+            "The input function must return batches, in which all components have the same rows",
+            received=f"elements {dataset.element_spec}; expected batches of "
+            f"{' or '.join(map(str, sorted(allowed)))}",
+            fix="Call .batch(context.get_per_replica_batch_size(global_batch_size)), or say "
+            "batched=False if the function returns rows",
+        )
+    )
 
 
 def _joined(dataset: tf.data.Dataset, replicas: int, batch: int, known: bool) -> tf.data.Dataset:

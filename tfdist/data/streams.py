@@ -22,6 +22,7 @@ __all__ = [
     "check_common_order",
     "check_unbatched",
     "element_bytes",
+    "leading",
 ]
 
 # Data sets that hand on the elements of their input as they are.
@@ -111,7 +112,7 @@ def _is_batch(kind: str) -> bool:
     return kind in ("Batch", "ParallelBatch", "PaddedBatch", "Rebatch", "DenseToRaggedBatch")
 
 
-def _leading(spec: Any) -> Any:
+def leading(spec: Any) -> Any:
     """Size of a component's first dimension: a number, None if it varies, or "none"."""
     shape = getattr(spec, "shape", None)
     if shape is None or shape.rank is None:
@@ -140,7 +141,7 @@ def check_unbatched(dataset: tf.data.Dataset, name: str) -> None:
     Raises:
         DataError: the elements are batches.
     """
-    varying = all(_leading(spec) is None for spec in tf.nest.flatten(dataset.element_spec))
+    varying = all(leading(spec) is None for spec in tf.nest.flatten(dataset.element_spec))
     direct = True
     for kind, _ in _chain(dataset):
         if _is_batch(kind) and (direct or varying):
