@@ -257,8 +257,30 @@ TABLE = {
         ConfigError,
         "no parameter servers",
     ),
-    "parameter servers": Bad(
-        tf_config({"worker": WORKERS, "ps": ["c:1"]}), UnsupportedError, "'parameter_server' is not"
+    "parameter servers without a chief": Bad(
+        tf_config({"worker": WORKERS, "ps": ["c:1"]}),
+        ClusterError,
+        "no task of role chief .*tfdist run --workers 2 --ps 1 script.py",
+    ),
+    "parameter servers without a worker": Bad(
+        tf_config({"chief": ["a:1"], "ps": ["c:1"]}, ("ps", 0)), ClusterError, "of role worker"
+    ),
+    "parameter_server without a ps": Bad(
+        tf_config({"chief": ["a:1"], "worker": WORKERS}, strategy="parameter_server"),
+        ClusterError,
+        "no task of role ps",
+    ),
+    "parameter_server without a cluster": Bad(
+        lambda: tfdist.create(strategy="parameter_server"),
+        ConfigError,
+        "is not in one.*tfdist run --workers 2 --ps 1 script.py",
+    ),
+    "mirrored with parameter servers": Bad(
+        tf_config(
+            {"chief": ["a:1"], "worker": WORKERS, "ps": ["c:1"]}, ("chief", 0), strategy="mirrored"
+        ),
+        ConfigError,
+        "Use strategy='parameter_server'",
     ),
     # Devices, ports, peers: before TensorFlow initialises
     "keras.distribution": Bad("keras_distribution", ConfigError, "no effect on the Ten", SOON),
@@ -279,6 +301,15 @@ TABLE = {
     ),
     "strategy class with parameter servers": Bad(
         "class_with_ps", ClusterError, "no parameter servers", SOON
+    ),
+    "worker and ps that are not there": Bad(
+        "servers_missing",
+        ClusterError,
+        r"The chief waited 1 s for 2 of 2 workers and ps.*worker 0 at 127.*ps 0 at .*: refused",
+        AFTER_ITS_TIMEOUT,
+    ),
+    "port of a ps in use": Bad(
+        "port_of_a_ps_in_use", ClusterError, r"Port \d+ on this host is in use", SOON
     ),
     "NCCL without GPUs": Bad("nccl_on_cpus", ConfigError, "NCCL works between GPUs only", SOON),
     "batch smaller than the replicas": Bad(

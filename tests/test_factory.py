@@ -14,12 +14,14 @@ from support.processes import held_ports
 from tfdist import batch_sizes, combinations, factory, same_job
 from tfdist.cluster import Cluster
 from tfdist.config import Config
-from tfdist.errors import ConfigError, UnsupportedError
+from tfdist.errors import ClusterError, ConfigError, UnsupportedError
 
 CASES = Path(__file__).parent / "cases" / "factory_cases.py"
 
 TWO = Cluster({"worker": ("a:1", "b:1")}, "worker", 0)
-WITH_PS = Cluster({"worker": ("a:1", "b:1"), "ps": ("c:1",)}, "worker", 0)
+WITH_PS = Cluster({"chief": ("d:1",), "worker": ("a:1", "b:1"), "ps": ("c:1",)}, "chief", 0)
+NO_CHIEF = Cluster({"worker": ("a:1", "b:1"), "ps": ("c:1",)}, "worker", 0)
+BESIDE_PS = Cluster({"chief": ("d:1",), "worker": ("a:1",), "ps": ("c:1",)}, "evaluator", 0)
 ONE = Cluster({"worker": ("a:1",)}, "worker", 0)
 EVALUATOR = Cluster({"worker": ("a:1", "b:1")}, "evaluator", 0)
 
@@ -64,6 +66,9 @@ def test_a_global_batch_that_does_not_fit(size, replicas, match):
         ("multi_worker", ONE, 1, "multi_worker"),
         ("mirrored", Cluster.local(), 1, "mirrored"),
         ("mirrored", ONE, 2, "mirrored"),
+        ("auto", WITH_PS, 1, "parameter_server"),
+        ("parameter_server", WITH_PS, 2, "parameter_server"),
+        ("parameter_server", BESIDE_PS, 2, "single"),
     ],
 )
 def test_the_strategy(strategy, cluster, devices, expected):
@@ -78,11 +83,12 @@ def test_the_strategy(strategy, cluster, devices, expected):
         ("multi_worker", Cluster.local(), ConfigError, "needs a cluster.*allow_single"),
         ("mirrored", TWO, ConfigError, "each of the 2 workers would train its own model, alone"),
         ("single", TWO, ConfigError, "would train its own model, alone"),
-        ("single", WITH_PS, ConfigError, "a cluster of 3 tasks"),
+        ("single", WITH_PS, ConfigError, "a cluster of 4 tasks"),
         ("multi_worker", WITH_PS, ConfigError, "no parameter servers"),
-        ("auto", WITH_PS, UnsupportedError, "'parameter_server' is not part.*multi_worker"),
+        ("auto", NO_CHIEF, ClusterError, "no task of role chief.*--workers 2 --ps 1"),
+        ("parameter_server", TWO, ClusterError, "no task of role chief, ps"),
+        ("parameter_server", Cluster.local(), ConfigError, "not in one.*--workers 2 --ps 1"),
         ("pipeline", TWO, UnsupportedError, "'pipeline' is not part.*auto, single, mirrored"),
-        ("parameter_server", WITH_PS, UnsupportedError, "not part of this version"),
         ("hybrid", EVALUATOR, UnsupportedError, "not part of this version"),
         ("tpu", Cluster.local(), UnsupportedError, "not part of this version"),
     ],
@@ -90,6 +96,29 @@ def test_the_strategy(strategy, cluster, devices, expected):
 def test_combinations_that_can_not_work(strategy, cluster, error, match):
     with pytest.raises(error, match=match):
         combinations.check(Config(strategy=strategy), cluster)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "cluster", "expected"),
+    [
+        ("single", {}, EVALUATOR, 1),
+        ("mirrored", {}, Cluster.local(), 3),
+        ("multi_worker", {}, TWO, 6),
+        ("parameter_server", {}, WITH_PS, 1),
+        ("parameter_server", {"synchronous": True}, WITH_PS, 2),
+    ],
+)
+def test_how_many_replicas_share_a_batch(name, settings, cluster, expected):
+    config = Config().replace(**settings)
+    assert batch_sizes.replica_count(name, config, cluster, devices=3) == expected
+
+
+@pytest.mark.parametrize(("role", "expected"), [("chief", 0), ("worker", 1), ("ps", 1)])
+def test_who_serves(role, expected):
+    assert combinations.is_server(Cluster(WITH_PS.jobs, role, 0)) is bool(expected)
+    assert not combinations.is_server(TWO)
+    assert not combinations.is_server(BESIDE_PS)
+    assert BESIDE_PS.jobs["chief"] == ("d:1",), "an evaluator knows where its chief is"
 
 
 def test_alone_by_permission(caplog):

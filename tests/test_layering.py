@@ -18,6 +18,7 @@ LAYERS = (
     ("factory", ("tfdist.factory", "tfdist.runtime")),
     ("strategies", ("tfdist.strategies",)),
     ("bridge", ("tfdist.keras_bridge",)),
+    ("serving", ("tfdist.serving",)),
     ("cluster", ("tfdist.cluster", "tfdist.preflight", "tfdist.preflight.rendezvous")),
     ("errors", ("tfdist.errors",)),
 )

@@ -22,10 +22,14 @@ import tfdist
 @contextlib.contextmanager
 def cluster(*addresses: str, index: int = 0, **jobs: list[str]) -> Iterator[None]:
     """Sets TF_CONFIG for a block."""
-    config = {
-        "cluster": {"worker": list(addresses), **jobs},
-        "task": {"type": "worker", "index": index},
-    }
+    with described({"worker": list(addresses), **jobs}, "worker", index):
+        yield
+
+
+@contextlib.contextmanager
+def described(jobs: dict[str, list[str]], role: str, index: int = 0) -> Iterator[None]:
+    """Sets TF_CONFIG for a block."""
+    config = {"cluster": jobs, "task": {"type": role, "index": index}}
     os.environ["TF_CONFIG"] = json.dumps(config)
     try:
         yield
@@ -155,6 +159,23 @@ def optimizer_outside_the_scope() -> None:
         model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
         model.compile(optimizer, "mse")
     model.fit(np.zeros((8, 4)), np.zeros((8, 1)), verbose=0)
+
+
+def servers_missing() -> None:
+    with (
+        bound(listening=False) as chief,
+        bound(listening=False) as worker,
+        bound(listening=False) as ps,
+        described({"chief": [chief], "worker": [worker], "ps": [ps]}, "chief"),
+    ):
+        tfdist.strategies.ParameterServerStrategy(start_timeout=1.0)
+
+
+def port_of_a_ps_in_use() -> None:
+    with bound(listening=True) as ps:
+        jobs = {"chief": ["127.0.0.1:1"], "worker": ["127.0.0.1:2"], "ps": [ps]}
+        with described(jobs, "ps"):
+            tfdist.create(start_timeout=1.0)
 
 
 def missing_device() -> None:

@@ -20,6 +20,7 @@ logging.getLogger("absl").setLevel(logging.WARNING)
 
 
 def main() -> None:
+    print("PID", os.getpid(), flush=True)
     import tfdist
 
     how, folder = sys.argv[1], Path(sys.argv[2])
