@@ -22,19 +22,30 @@ PAGES = ("README.md", "docs/parity.md")
 
 
 def summary() -> str:
-    """Returns the matrix in brief: how many rows of each section run under each strategy."""
+    """Returns the matrix in brief: how many rows of each section run under each strategy.
+
+    Those that a strategy refuses are counted apart, after a dash as in the matrix.
+    """
     rows = load_rows()
     columns = [name for name, column in COLUMNS.items() if column.shown]
     counts: Counter[tuple[str, str]] = Counter()
+    refused: Counter[tuple[str, str]] = Counter()
     for row in rows.values():
-        counts.update((row.section, column) for column in columns if runs_in(row, column))
+        for column in columns:
+            if runs_in(row, column):
+                is_refused = row.refused is not None and column in row.refused.columns
+                (refused if is_refused else counts)[row.section, column] += 1
     sections = dict.fromkeys(row.section for row in rows.values())
     lines = [
         "| area | " + " | ".join(COLUMNS[c].title for c in columns) + " |",
         "|---|" + "--:|" * len(columns),
     ]
     for section in sections:
-        cells = [f"{counts[section, column]} ✓" for column in columns]
+        cells = [
+            f"{counts[section, column]} ✓"
+            + (f", {refused[section, column]} —" if refused[section, column] else "")
+            for column in columns
+        ]
         lines.append(f"| {section} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
