@@ -139,7 +139,9 @@ def _apply(
     if not _acts(self) or _state.aggregated:
         return original(self, grads, trainable_variables)
     if _state.kept is not None:
-        variables = self._trainable_variables if trainable_variables is None else trainable_variables
+        variables = (
+            self._trainable_variables if trainable_variables is None else trainable_variables
+        )
         _state.kept.append(Kept(self, list(grads), list(variables)))
         return None
     if trainable_variables is not None:
@@ -161,7 +163,9 @@ def _loss_scale_apply(
     if not _acts(self):
         return original(self, grads, trainable_variables)
     if _state.kept is not None:
-        variables = self._trainable_variables if trainable_variables is None else trainable_variables
+        variables = (
+            self._trainable_variables if trainable_variables is None else trainable_variables
+        )
         _state.kept.append(Kept(self, list(grads), list(variables)))
         return None
     if not self.built:

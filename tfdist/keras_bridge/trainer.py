@@ -68,7 +68,9 @@ def _evaluate(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any
 
 def _predict(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
     coordinated = coordinator.coordinates(strategy_of(self))
-    with coordinator.looking.predicting(coordinator.steps.look_ahead(self) if coordinated else None):
+    with coordinator.looking.predicting(
+        coordinator.steps.look_ahead(self) if coordinated else None
+    ):
         return _without_training("predict", original, self, args, kwargs)
 
 
