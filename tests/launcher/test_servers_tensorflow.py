@@ -11,6 +11,7 @@ JOB = Path(__file__).parents[1] / "serving" / "job.py"
 def test_a_worker_killed_in_the_middle_is_started_again_and_works_on(jobs):
     words = ("--workers", "2", "--ps", "1", "--max-restarts", "1", "--log-dir", "logs")
     launcher = jobs.start(*words, str(JOB), "done", str(jobs.folder))
+    jobs.wait_for_files("logs/worker-1.log")
     log = jobs.folder / "logs" / "worker-1.log"
     jobs.wait_for(lambda: "STEP" in log.read_text(), "worker 1 works", 120)
     (first,) = re.findall(r"PID (\d+)", log.read_text())
