@@ -46,6 +46,11 @@ class TaskWatch:
         self._thread = threading.Thread(target=self._run, name="tfdist-task-watch", daemon=True)
         self._thread.start()
 
+    @property
+    def gone(self) -> bool:
+        """Whether a task does not answer now."""
+        return bool(self._gone)
+
     def close(self) -> None:
         """Stops watching, and waits until nobody knocks any more."""
         self._end.set()

@@ -21,6 +21,7 @@ import tensorflow as tf
 from tensorflow.python.distribute import input_lib
 from tensorflow.python.distribute.coordinator import values as coordinator_values
 
+from tfdist import serving
 from tfdist.cluster import Cluster
 from tfdist.errors import ClusterError
 from tfdist.strategies.task_watch import TaskWatch
@@ -31,6 +32,7 @@ logger = logging.getLogger(__name__)
 
 _LOOK = 0.5  # seconds between two looks at the health of the cluster while waiting
 _SLICE = 0.02  # seconds to wait for the oldest step before looking at the others
+_THREADS = ("WorkerClosureProcessingLoop", "WorkerPreemptionHandler")  # the coordinator's
 _END = 2.0  # seconds in which the coordinator's threads end
 _NOTICE = 8.0  # seconds in which the watch finds out which task an error came from
 
@@ -205,11 +207,20 @@ class WorkerPool:
         coordinator = self._strategy._cluster_coordinator
         if coordinator is None:
             return
+        threading.excepthook = _ignore_stopped_threads
         coordinator._cluster.stop()
         until = time.monotonic() + _END
-        for thread in threading.enumerate():
-            if thread.name.startswith(("WorkerClosureProcessingLoop", "WorkerPreemptionHandler")):
-                thread.join(timeout=max(until - time.monotonic(), 0.0))
+        threads = [one for one in threading.enumerate() if one.name.startswith(_THREADS)]
+        for thread in threads:
+            thread.join(timeout=max(until - time.monotonic(), 0.0))
+        if self._watch.gone or any(thread.is_alive() for thread in threads):
+            serving.leave_at_once()
+
+
+def _ignore_stopped_threads(failure: threading.ExceptHookArgs) -> None:
+    """Says nothing of the coordinator's threads, which fail when they are stopped at work."""
+    if failure.thread is None or not failure.thread.name.startswith(_THREADS):
+        threading.__excepthook__(failure)
 
 
 def _may_be_a_lost_task(error: BaseException) -> bool:

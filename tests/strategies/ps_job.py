@@ -1,11 +1,14 @@
 """The chief's program of the fault tests: trains slowly, and says where it is.
 
-python ps_job.py FOLDER EPOCHS WORKER_TIMEOUT
+python ps_job.py FOLDER EPOCHS WORKER_TIMEOUT [HOLD]
+
+The second epoch begins when the file HOLD is there.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import time
 from typing import Any
@@ -14,7 +17,7 @@ STEPS = 60  # of an epoch
 SAVE_EVERY = 20  # steps between two backups
 
 
-def main(folder: str, epochs: int, worker_timeout: float) -> None:
+def main(folder: str, epochs: int, worker_timeout: float, hold: str = "") -> None:
     import keras
     import numpy as np
 
@@ -41,6 +44,11 @@ def main(folder: str, epochs: int, worker_timeout: float) -> None:
             if batch % 10 == 9:
                 print(f"batch {batch + 1}", flush=True)
 
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            until = time.monotonic() + 120
+            while epoch == 1 and hold and not os.path.exists(hold) and time.monotonic() < until:
+                time.sleep(0.1)
+
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
             print(f"epoch {epoch + 1}: {int(model.optimizer.iterations.numpy())}", flush=True)
 
@@ -54,4 +62,4 @@ def main(folder: str, epochs: int, worker_timeout: float) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]))
+    main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), *sys.argv[4:])

@@ -93,18 +93,25 @@ def _ended(cluster: PsCluster, seconds: float) -> dict[tuple[str, int], int | No
 
 
 def test_a_killed_worker_is_replaced_by_the_other_and_comes_back(
-    cluster: PsCluster, chief: Chief
+    cluster: PsCluster, tmp_path: Path
 ) -> None:
-    chief.wait_for("batch 20")
-    cluster.kill("worker", 1)
-    chief.wait_for("worker 1 at .* is gone; the other workers do its steps")
-    cluster.start("worker", 1)
-    chief.wait_for("worker 1 at .* is back", 40)
-    done = int(chief.wait_for(r"finished at (\d+)")[1])
-    # A step that the worker had begun is done again: TensorFlow promises "at least once".
-    assert 2 * _STEPS <= done <= 2 * _STEPS + 1
-    assert chief.wait() == 0
-    assert set(_ended(cluster, 30).values()) == {0}
+    hold = tmp_path / "go_on"
+    chief = Chief(cluster, tmp_path / "backup", 2, 60.0, hold)
+    try:
+        chief.wait_for("batch 20")
+        cluster.kill("worker", 1)
+        chief.wait_for("epoch 1:")
+        chief.wait_for("worker 1 at .* is gone; the other workers do its steps")
+        cluster.start("worker", 1)
+        chief.wait_for("worker 1 at .* is back", 40)
+        hold.touch()
+        done = int(chief.wait_for(r"finished at (\d+)")[1])
+        # A step that the worker had begun is done again: TensorFlow promises "at least once".
+        assert 2 * _STEPS <= done <= 2 * _STEPS + 1
+        assert chief.wait() == 0
+        assert set(_ended(cluster, 30).values()) == {0}
+    finally:
+        end([chief.process])
 
 
 def test_without_any_worker_fit_waits_and_then_says_so(
