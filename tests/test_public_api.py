@@ -42,6 +42,7 @@ PUBLIC = {
     "tfdist.strategies": {
         "MirroredStrategy",
         "MultiWorkerMirroredStrategy",
+        "ParameterServerStrategy",
         "SingleDeviceStrategy",
     },
 }

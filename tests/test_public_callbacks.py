@@ -63,11 +63,34 @@ def test_the_default_set_takes_the_settings_values(tmp_path: Path) -> None:
     )
     found = {type(c).__name__: c for c in callbacks.default_callbacks(config, strategy())}
     assert found["BackupAndRestore"].save_freq == 5
-    assert found["StopOnNaN"].raise_error  # so that a run to be resumed keeps its backup
+    # Backups within epochs: each batch is looked at. It raises, so that the run keeps its backup.
+    assert found["TerminateOnNaN"].raise_error
     assert found["BestCheckpoint"].filepath == str(tmp_path / "models" / "best.keras")
     assert found["Throughput"].global_batch_size == 16
     quiet = callbacks.default_callbacks(config, strategy(rank=1))[-1]
     assert quiet.verbose == 0
+
+
+def test_backups_after_epochs_need_no_look_at_each_batch(tmp_path: Path) -> None:
+    config = Config().replace(backup_dir=str(tmp_path / "backup"))
+    found = {type(c).__name__: c for c in callbacks.default_callbacks(config, strategy())}
+    assert found["StopOnNaN"].raise_error
+
+
+@pytest.mark.parametrize("raises", [False, True])
+@pytest.mark.parametrize("loss", [float("nan"), float("inf"), -float("inf")])
+def test_a_loss_that_is_no_number_stops_at_the_end_of_its_epoch(loss: float, raises: bool) -> None:
+    stop = callbacks.StopOnNaN(raise_error=raises)
+    stop.set_model(model())
+    for logs in (None, {}, {"loss": 0.5}):
+        stop.on_epoch_end(0, logs)
+    assert not stop.model.stop_training
+    if raises:
+        with pytest.raises(RuntimeError, match="mean loss of epoch 2 is"):
+            stop.on_epoch_end(1, {"loss": loss})
+        return
+    stop.on_epoch_end(1, {"loss": loss})
+    assert stop.model.stop_training
 
 
 def test_the_default_set_works_in_a_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from parity.columns import COLUMNS
 from parity.registry import load_rows
 from parity.rows import callbacks, losses, metrics, optimizers
 from parity.runner import Matrix, cells, check
-from parity.table import GREEN, markdown, notes, symbol
+from parity.table import GREEN, REFUSED, markdown, notes, symbol
 from support.server import CaseServer
 
 _NOT_ROWS = {
@@ -150,8 +150,9 @@ def test_the_table_has_every_cell() -> None:
     assert len({name.lower() for name in rows}) == len(rows)
     lines = {line.split(" | ")[0][2:]: line for line in text.splitlines() if line.startswith("| ")}
     assert set(rows) <= set(lines)
-    ticks = sum(text.count(mark) for mark in (GREEN,))
-    assert ticks == len(cells())
+    refused = [(r, c) for r, c in cells() if rows[r].refused and c in rows[r].refused.columns]
+    assert text.count(f"{REFUSED} [") == len(refused)
+    assert text.count(GREEN) == len(cells()) - len(refused)
     for note in notes(rows):
         assert note in text
 
