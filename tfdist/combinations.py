@@ -48,7 +48,7 @@ def check(config: Config, cluster: Cluster) -> None:
                 received=f"strategy={config.strategy}, a cluster of {len(cluster.tasks())} tasks",
                 source=f"{config.origin('strategy')}, {cluster.source}",
                 fix=f"Use strategy='{'parameter_server' if cluster.num_ps else 'multi_worker'}' (or "
-                "'auto'); or unset TF_CONFIG to train in one process",
+                "'auto'); or set TF_CONFIG='{}' to train in one process",
             )
         )
 
