@@ -208,12 +208,14 @@ class WorkerPool:
         if coordinator is None:
             return
         threading.excepthook = _ignore_stopped_threads
-        coordinator._cluster.stop()
+        # In a thread, because it waits for the coordinator's recovery, which waits for lost workers.
+        stop = threading.Thread(target=coordinator._cluster.stop, name="tfdist-stop", daemon=True)
+        stop.start()
         until = time.monotonic() + _END
         threads = [one for one in threading.enumerate() if one.name.startswith(_THREADS)]
-        for thread in threads:
+        for thread in (stop, *threads):
             thread.join(timeout=max(until - time.monotonic(), 0.0))
-        if self._watch.gone or any(thread.is_alive() for thread in threads):
+        if self._watch.gone or any(thread.is_alive() for thread in (stop, *threads)):
             serving.leave_at_once()
 
 
