@@ -10,6 +10,8 @@ import importlib
 from pkgutil import extend_path
 from typing import TYPE_CHECKING, Any
 
+from tfdist import exit_status as exit_status  # has to be there before a script's sys.exit(main())
+
 # A checkout's `./tfdist` has no `strategies` and `models` folders of its own (they are mapped from
 # the repository's root at install time); this makes them visible from there too.
 __path__ = extend_path(__path__, __name__)

@@ -56,6 +56,8 @@ def test_servers_notice_a_killed_chief_and_a_job_started_at_once_again_takes_the
     servers = cluster.start_servers()
     chief = cluster.start("chief", "never")
     chief.wait_for("TRAINS", 60)
+    for server in servers:
+        server.wait_for("has its chief", SOON)
     chief.signal(signal.SIGKILL)
     chief.wait(SOON)
     fresh = cluster.start_servers()

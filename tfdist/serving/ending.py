@@ -9,9 +9,8 @@ import sys
 import threading
 import time
 from types import TracebackType
-from typing import Any, NoReturn
 
-from tfdist import preflight
+from tfdist import exit_status, preflight
 from tfdist.cluster import Cluster, Task
 from tfdist.preflight.rendezvous import Identity
 from tfdist.serving import mailbox
@@ -22,8 +21,7 @@ _ANSWER = 5.0  # seconds for a server to confirm; the chief's end waits no longe
 _LONGEST = 300  # characters of an error's message
 
 _identities: dict[Cluster, Identity] = {}
-_outcome = "done"
-_exit_code = 0
+_failure: str | None = None  # the exception that ended the program
 _leaves_at_once = False
 _installed_in: int | None = None  # a process id: a fork inherits the hooks, and is not the chief
 
@@ -48,7 +46,7 @@ def install_end(cluster: Cluster) -> None:
     _installed_in = os.getpid()
     atexit.register(_announce_all)
     _note_exceptions()
-    _note_exit_codes()
+    exit_status.forget()
 
 
 def leave_at_once() -> None:
@@ -96,42 +94,35 @@ def _tell(task: Task, message: mailbox.Message, me: Identity) -> None:
 def _announce_all() -> None:
     if os.getpid() != _installed_in:
         return
+    code, outcome = _status()
     for cluster in list(_identities):
-        announce_end(cluster, _outcome)
+        announce_end(cluster, outcome)
     if _leaves_at_once:
         logging.shutdown()
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(_exit_code)
+        os._exit(code)
+
+
+def _status() -> tuple[int, str]:
+    """The exit code of this process, and what the servers are told."""
+    if _failure is not None:
+        return 1, _failure
+    status = exit_status.last()
+    if status is None or status == 0:
+        return 0, "done"
+    if isinstance(status, int):
+        return status & 0xFF, f"failed: exit code {status}"
+    return 1, f"failed: exit code 1 ({str(status)[:_LONGEST]})"
 
 
 def _note_exceptions() -> None:
     previous = sys.excepthook
 
     def note(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        global _outcome, _exit_code
-        _exit_code = 1
+        global _failure
         text = str(error).strip().splitlines()
-        _outcome = f"failed: {kind.__name__}{': ' + text[0][:_LONGEST] if text else ''}"
+        _failure = f"failed: {kind.__name__}{': ' + text[0][:_LONGEST] if text else ''}"
         previous(kind, error, trace)
 
     sys.excepthook = note
-
-
-def _note_exit_codes() -> None:
-    """Notes what `sys.exit` is called with: Python tells an exit handler nothing about it."""
-    leave = sys.exit
-
-    def note(status: Any = None, /) -> NoReturn:
-        global _outcome, _exit_code
-        if threading.current_thread() is threading.main_thread():
-            is_well = status is None or status == 0
-            _exit_code = status & 0xFF if isinstance(status, int) else 0 if is_well else 1
-            _outcome = "done" if is_well else f"failed: exit code {_short(status)}"
-        leave(status)
-
-    sys.exit = note
-
-
-def _short(status: Any) -> str:
-    return str(status) if isinstance(status, int) else f"1 ({str(status)[:_LONGEST]})"

@@ -23,8 +23,9 @@ logger = logging.getLogger(__name__)
 
 _PERIOD = 0.5  # seconds between two looks at the chief
 _LOG_EVERY = 10.0  # seconds between two lines that say what is waited for
-# A job that was started again, while the servers of the run before have still to notice its end.
-_OLD_SERVER = 15.0
+# A job that was started again, while the servers of the run before have still to notice its end: that
+# takes four seconds, or half a minute if the chief had hardly come (see ChiefWatch).
+_OLD_SERVER = 45.0
 # A server that goes before the chief's process has gone would make TensorFlow complain there.
 _CHIEF_LEAVES = 10.0
 # Parameter servers wait in operations for one another's results; too few threads make a deadlock.
