@@ -122,6 +122,11 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
         self.tfdist = marker
         keras_bridge.install()
 
+    @property
+    def dropped_gradients(self) -> int:
+        """How many gradients came too late for their synchronous step, so far (`backup_workers`)."""
+        return self.tfdist.dropped_gradients
+
     def _connect_to_cluster(self, coordinator_name: str) -> None:
         """Connects, with device filters or without; stands in for tf.distribute's own method.
 

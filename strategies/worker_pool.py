@@ -197,8 +197,11 @@ class WorkerPool:
                 until = time.monotonic() + _NOTICE
                 while self._watch.failure is None and time.monotonic() < until:
                     time.sleep(0.1)
-                if self._watch.failure is not None:
-                    raise ClusterError(self._watch.failure) from None
+            if self._watch.failure is not None:
+                raise ClusterError(self._watch.failure) from None
+            # The other steps may fail alike: nobody shall hear of it in the next `fit`.
+            with contextlib.suppress(Exception):
+                self.coordinator.join()
             raise
 
     def close(self) -> None:
@@ -228,9 +231,7 @@ def _ignore_stopped_threads(failure: threading.ExceptHookArgs) -> None:
 def _may_be_a_lost_task(error: BaseException) -> bool:
     original = getattr(error, "original_exception", error)
     lost = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
-    return isinstance(original, lost) or (
-        isinstance(original, tf.errors.OpError) and "/job:ps" in str(original)
-    )
+    return isinstance(original, lost)
 
 
 def _remote_dataset(dataset: tf.data.Dataset) -> Any:

@@ -92,9 +92,7 @@ def fit(options: argparse.Namespace) -> None:
                 end_turn(time.perf_counter() - self.began)
 
     model.fit(
-        _dataset(
-            options, options.batch // runtime.num_workers, runtime.rank, runtime.num_workers
-        ),
+        _dataset(options, options.batch // runtime.num_workers, runtime.rank, runtime.num_workers),
         epochs=_FOREVER,
         steps_per_epoch=options.steps,
         callbacks=[Turns()],
