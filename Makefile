@@ -58,6 +58,7 @@ types: $(INSTALLED)
 
 bench: $(INSTALLED)
 	$(BIN)/python scripts/bench/fit_overhead.py --json=docs/measured/fit_overhead.json
+	$(BIN)/python scripts/bench/ps_overhead.py --json=docs/measured/ps_overhead.json
 	$(BIN)/python scripts/bench/scaling.py --json=docs/measured/scaling.json
 
 docs: $(INSTALLED)

@@ -68,6 +68,7 @@ TABLES = {
     "summary": summary,
     "matrix": lambda: markdown().strip(),
     "fit_overhead": lambda: measured("fit_overhead"),
+    "ps_overhead": lambda: measured("ps_overhead"),
     "scaling": lambda: measured("scaling"),
 }
 

@@ -13,7 +13,7 @@ from tensorflow.python.training import server_lib
 
 from tfdist import keras_bridge, serving
 from tfdist.cluster import Cluster
-from tfdist.errors import ConfigError, UnsupportedError, explain
+from tfdist.errors import UnsupportedError, explain
 from tfdist.strategies.marker import Marker
 from tfdist.strategies.placement import Placement
 from tfdist.strategies.worker_pool import WorkerPool
@@ -167,20 +167,4 @@ def _check(cluster: Cluster, partitioner: Any, synchronous: bool, backup_workers
                 fix="Use tfdist.layers.ShardedEmbedding for tables that are too big for one ps",
             )
         )
-    workers = len(cluster.jobs.get("worker", ()))
-    if backup_workers and not synchronous:
-        raise ConfigError(
-            explain(
-                "Backup workers are those that a synchronous step does not wait for",
-                received=f"backup_workers={backup_workers}, synchronous=False",
-                fix="Set synchronous=True, or leave backup_workers at 0",
-            )
-        )
-    if workers and backup_workers >= workers:
-        raise ConfigError(
-            explain(
-                "A step needs the gradient of one worker at least",
-                received=f"backup_workers={backup_workers}, {workers} workers",
-                fix=f"Set backup_workers to at most {workers - 1}",
-            )
-        )
+    serving.check_backup_workers(cluster, synchronous, backup_workers)

@@ -270,6 +270,23 @@ TABLE = {
         ClusterError,
         "no task of role ps",
     ),
+    "backup workers of asynchronous steps": Bad(
+        tf_config(
+            {"chief": ["a:1"], "worker": WORKERS, "ps": ["c:1"]}, ("chief", 0), backup_workers=1
+        ),
+        ConfigError,
+        "backup_workers=1, synchronous=False.*Set synchronous=True",
+    ),
+    "more backup workers than workers": Bad(
+        tf_config(
+            {"chief": ["a:1"], "worker": WORKERS, "ps": ["c:1"]},
+            ("chief", 0),
+            synchronous=True,
+            backup_workers=len(WORKERS),
+        ),
+        ConfigError,
+        "at least one|one worker at least.*Set backup_workers to at most",
+    ),
     "parameter_server without a cluster": Bad(
         lambda: tfdist.create(strategy="parameter_server"),
         ConfigError,

@@ -9,6 +9,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from tfdist.errors import ConfigError, explain
+from tfdist.serving.roles import check_backup_workers
 from tfdist.serving.roles import check_cluster as check_roles
 from tfdist.strategies import registry
 
@@ -72,6 +73,8 @@ def _check_parameter_server(config: Config, cluster: Cluster) -> None:
             )
         )
     check_roles(cluster)
+    settings = config.parameter_server
+    check_backup_workers(cluster, settings.synchronous, settings.backup_workers)
 
 
 def _check_multi_worker(config: Config, cluster: Cluster) -> None:

@@ -25,6 +25,13 @@ whose chief dies, or never comes, ends with code 1.
 from __future__ import annotations
 
 from tfdist.serving.ending import announce_end, install_end, leave_at_once
-from tfdist.serving.roles import serve, take_role
+from tfdist.serving.roles import check_backup_workers, serve, take_role
 
-__all__ = ["announce_end", "install_end", "leave_at_once", "serve", "take_role"]
+__all__ = [
+    "announce_end",
+    "check_backup_workers",
+    "install_end",
+    "leave_at_once",
+    "serve",
+    "take_role",
+]

@@ -11,7 +11,7 @@ from typing import NoReturn
 from tfdist.cluster import Cluster
 from tfdist.errors import ClusterError, ConfigError, explain
 
-__all__ = ["check_cluster", "serve", "take_role"]
+__all__ = ["check_backup_workers", "check_cluster", "serve", "take_role"]
 
 _START_TIMEOUT = 300.0  # seconds
 _NEEDED = ("chief", "worker", "ps")
@@ -94,6 +94,36 @@ def check_cluster(cluster: Cluster) -> None:
                 source=cluster.source,
                 fix="Start it with `tfdist run --workers 2 --ps 1 script.py`, or name a chief, workers "
                 "and ps in TF_CONFIG",
+            )
+        )
+
+
+def check_backup_workers(cluster: Cluster, synchronous: bool, backup_workers: int) -> None:
+    """Refuses to leave out gradients where nobody waits for them, or all of them.
+
+    Args:
+        cluster: the cluster.
+        synchronous: whether a step is done by all workers together.
+        backup_workers: how many of its gradients a step may leave out.
+
+    Raises:
+        ConfigError: steps are asynchronous, or no worker is left.
+    """
+    workers = len(cluster.jobs.get("worker", ()))
+    if backup_workers and not synchronous:
+        raise ConfigError(
+            explain(
+                "Backup workers are those that a synchronous step does not wait for",
+                received=f"backup_workers={backup_workers}, synchronous=False",
+                fix="Set synchronous=True, or leave backup_workers at 0",
+            )
+        )
+    if workers and backup_workers >= workers:
+        raise ConfigError(
+            explain(
+                "A step needs the gradient of one worker at least",
+                received=f"backup_workers={backup_workers}, {workers} workers",
+                fix=f"Set backup_workers to at most {workers - 1}",
             )
         )
 
