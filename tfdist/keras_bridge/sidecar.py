@@ -16,6 +16,7 @@ import math
 import os
 import socket
 import time
+import zipfile
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -131,7 +132,7 @@ class _Evaluator:
             self._seen[path] = mark
             try:
                 self._model.load_weights(path)
-            except (OSError, KeyError, ValueError) as error:
+            except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
                 logger.warning("%s can't be read, and is left out: %s", path, error)
                 continue
             step = int(self._model.optimizer.iterations.numpy()) if self._model.optimizer else 0
