@@ -14,9 +14,9 @@ from tfdist.data import synthetic_clicks
 SCRIPT = Path(__file__).parents[2] / "scripts" / "train_recommender.py"
 
 
-def run(folder, *arguments):
+def run(folder, *arguments, launcher=()):
     return subprocess.run(
-        [sys.executable, str(SCRIPT), *arguments],
+        [sys.executable, *launcher, str(SCRIPT), *arguments],
         capture_output=True,
         text=True,
         timeout=deadline(120),
@@ -43,6 +43,18 @@ def test_two_replicas_train_the_clicks(tmp_path):
     assert again == pytest.approx(float(auc), abs=2e-3)
     (told,) = re.findall(r"test loss: ([\d.]+)$", result.stdout, re.MULTILINE)
     assert loss == pytest.approx(float(told), abs=1e-3)
+
+
+def test_a_table_over_two_parameter_servers(tmp_path):
+    result = run(
+        tmp_path,
+        *("--epochs=1", "--steps_per_epoch=150", "--steps_per_execution=10", "--verbose=2"),
+        launcher=("-m", "tfdist", "run", "--workers", "2", "--ps", "2"),
+    )
+    assert result.returncode == 0, result.stderr[-3000:] + result.stdout[-3000:]
+    assert "2 workers + 2 ps" in result.stderr
+    (auc,) = re.findall(r"test AUC: ([\d.]+)$", result.stdout, re.MULTILINE)
+    assert float(auc) > 0.72
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,21 @@ def test_two_workers_train_the_digits(folder):
     assert right == pytest.approx(accuracy(result.stdout), abs=1e-3)
 
 
+def test_two_asynchronous_workers_and_an_evaluator_beside_them(folder):
+    checkpoints = folder / "checkpoints"
+    result = run(
+        folder,
+        *("--dataset=digits", "--epochs=8", "--verbose=2", f"--checkpoint_dir={checkpoints}"),
+        launcher=("-m", "tfdist", "run", "--workers", "2", "--ps", "1", "--evaluator"),
+        timeout=200,
+    )
+    assert result.returncode == 0, result.stderr[-3000:] + result.stdout[-3000:]
+    assert accuracy(result.stdout) > 0.95
+    assert "2 workers + 1 ps, each on batches of its own" in result.stderr
+    assert re.search(r"\[evaluator\] .*evaluated .*\.keras at step", result.stderr)
+    assert os.listdir(checkpoints / "evaluator") == ["best.keras"]
+
+
 def test_a_dry_run_says_what_would_be_done(folder):
     result = run(folder, "--strategy=mirrored", "--devices=cpu:2", "--model=mlp", "--dry_run")
     assert result.returncode == 0, result.stderr[-3000:]
