@@ -11,6 +11,7 @@ import re
 import shutil
 import tempfile
 import threading
+from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -40,18 +41,23 @@ def cells() -> list[tuple[str, str]]:
 
 
 class _Tokens:
-    """Lets `n` processes work at once."""
+    """Lets `n` processes work at once, in the order of asking: a group waits no longer than the others."""
 
     def __init__(self, n: int) -> None:
         self._free = n
         self._changed = threading.Condition()
+        self._waiting: deque[object] = deque()
 
     @contextmanager
     def taken(self, n: int) -> Iterator[None]:
         """Holds `n` tokens while the block runs."""
+        ticket = object()
         with self._changed:
-            self._changed.wait_for(lambda: self._free >= n)
+            self._waiting.append(ticket)
+            self._changed.wait_for(lambda: self._waiting[0] is ticket and self._free >= n)
+            self._waiting.popleft()
             self._free -= n
+            self._changed.notify_all()
         try:
             yield
         finally:
