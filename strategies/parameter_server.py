@@ -35,6 +35,7 @@ class CoordinatorMarker(Marker):
         pool: the workers.
         placement: what each parameter server holds.
         dropped_gradients: how many gradients came too late, in all synchronous steps so far.
+        reported: what was last logged of the placement.
     """
 
     synchronous: bool = False
@@ -42,6 +43,7 @@ class CoordinatorMarker(Marker):
     pool: WorkerPool | None = None
     placement: Placement | None = None
     dropped_gradients: int = 0
+    reported: str = ""
 
     coordinates = True
 

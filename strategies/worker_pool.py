@@ -89,6 +89,7 @@ class WorkerPool:
         self.in_flight = in_flight
         self._strategy = strategy
         self._watch = TaskWatch(cluster, timeout)
+        tf.get_logger().addFilter(_is_not_the_coordinators)
         self._outstanding: collections.deque[Pending] = collections.deque()
         atexit.register(self.close)
 
@@ -220,6 +221,11 @@ class WorkerPool:
             thread.join(timeout=max(until - time.monotonic(), 0.0))
         if self._watch.gone or any(thread.is_alive() for thread in (stop, *threads)):
             serving.leave_at_once()
+
+
+def _is_not_the_coordinators(record: logging.LogRecord) -> bool:
+    """Drops TensorFlow's pages about a lost worker; the watch says it in a line."""
+    return not record.pathname.endswith("cluster_coordinator.py")
 
 
 def _ignore_stopped_threads(failure: threading.ExceptHookArgs) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 from typing import Any
@@ -186,8 +187,16 @@ def backups(lab: Lab) -> dict[str, Any]:
     """A synchronous step that does not wait for the slowest of two workers."""
     x, y = _data(400)
     model = _model(lab)
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    log = logging.getLogger("tfdist.keras_bridge.coordinator")
+    log.setLevel(logging.INFO)
+    log.addHandler(handler)
     history = model.fit(x, y, batch_size=8, epochs=4, verbose=0)
+    log.removeHandler(handler)
     return {
+        "lines": lines,
         "dropped": lab.strategy.dropped_gradients,
         "iterations": int(model.optimizer.iterations.numpy()),
         "loss": history.history["loss"],

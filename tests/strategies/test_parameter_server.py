@@ -81,5 +81,8 @@ def test_a_step_goes_on_without_the_slowest_gradient() -> None:
     ) as server:
         (found,) = server.call(f"{_CASES}:backups", 90.0)
     assert found["iterations"] == 200, "every step was applied"
+    last = f"epoch 4: {found['dropped']} gradients came too late for their steps and were dropped, so far"
+    assert last in found["lines"]
+    assert sum("ps 0: " in line and "ps 1: " in line for line in found["lines"]) == 1
     assert 0 < found["dropped"] <= 200, "of two gradients a step needs one"
     assert found["loss"][-1] < found["loss"][0]

@@ -147,6 +147,8 @@ class _Statistics(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         sync_batch_statistics(self.model)
+        if coordinator.coordinates(self._strategy):
+            coordinator.report_epoch(self._strategy, epoch)
 
 
 class _Together(keras.callbacks.Callback):

@@ -8,12 +8,23 @@ synchronous   steps that all workers do together, on the same weights
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
 from tfdist.keras_bridge.coordinator import feeding, looking, steps, synchronous
 
-__all__ = ["coordinates", "feeding", "looking", "settle", "step_function", "steps"]
+__all__ = [
+    "coordinates",
+    "feeding",
+    "looking",
+    "report_epoch",
+    "settle",
+    "step_function",
+    "steps",
+]
+
+logger = logging.getLogger(__name__)
 
 
 def coordinates(strategy: Any) -> bool:
@@ -34,6 +45,26 @@ def step_function(model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any
     if model.distribute_strategy.tfdist.synchronous and step.__name__ == "train_step":
         return synchronous.train_function(model, step)
     return steps.step_function(model, step)
+
+
+def report_epoch(strategy: Any, epoch: int) -> None:
+    """Logs what the progress bar does not show: gradients that came too late, and what each ps holds.
+
+    Args:
+        strategy: a tfdist strategy that coordinates.
+        epoch: the epoch that has ended, from 0.
+    """
+    marker = strategy.tfdist
+    if marker.backup_workers:
+        logger.info(
+            "epoch %d: %d gradients came too late for their steps and were dropped, so far",
+            epoch + 1,
+            marker.dropped_gradients,
+        )
+    held = marker.placement.describe()
+    if held != marker.reported:
+        marker.reported = held
+        logger.info("%s", held)
 
 
 def settle(model: Any) -> None:
