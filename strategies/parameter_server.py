@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 import os
 from typing import Any
 
@@ -19,8 +18,6 @@ from tfdist.strategies.placement import Placement
 from tfdist.strategies.worker_pool import WorkerPool
 
 __all__ = ["CoordinatorMarker", "ParameterServerStrategy"]
-
-logger = logging.getLogger(__name__)
 
 _CONNECT_RETRIES = 3  # as tf.distribute's
 

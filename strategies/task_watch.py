@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-import socket
 import threading
 import time
 
+from tfdist import preflight
 from tfdist.cluster import Cluster, Task
 from tfdist.errors import explain
 
@@ -66,7 +66,7 @@ class TaskWatch:
 
     def _look(self, task: Task) -> None:
         now = time.monotonic()
-        if _answers(task.address):
+        if preflight.listens(task.address, _CONNECT):
             self._seen[task] = now
             if task in self._gone:
                 self._gone.discard(task)
@@ -102,12 +102,3 @@ class TaskWatch:
                 fix="Start a worker again at its address and `fit` goes on; or start the job again: "
                 "it resumes from its last backup (backup_dir)",
             )
-
-
-def _answers(address: str) -> bool:
-    host, _, port = address.rpartition(":")
-    try:
-        with socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT):
-            return True
-    except OSError:
-        return False

@@ -28,8 +28,6 @@ from tfdist.strategies.task_watch import TaskWatch
 
 __all__ = ["Pending", "WorkerPool"]
 
-logger = logging.getLogger(__name__)
-
 _LOOK = 0.5  # seconds between two looks at the health of the cluster while waiting
 _SLICE = 0.02  # seconds to wait for the oldest step before looking at the others
 _THREADS = ("WorkerClosureProcessingLoop", "WorkerPreemptionHandler")  # the coordinator's

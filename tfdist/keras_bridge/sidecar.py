@@ -14,7 +14,6 @@ import dataclasses
 import logging
 import math
 import os
-import socket
 import time
 import zipfile
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import Any, NoReturn
 
 import tensorflow as tf
 
+from tfdist import preflight
 from tfdist.cluster import Cluster
 from tfdist.errors import ConfigError, explain
 
@@ -78,7 +78,7 @@ def run(sidecar: Sidecar, model: Any, arguments: dict[str, Any]) -> NoReturn:
     while True:
         evaluator.look()
         now = time.monotonic()
-        if _answers(sidecar.chief):
+        if preflight.listens(sidecar.chief):
             seen, was_up = now, True
         elif was_up and now - seen > _GONE:
             break
@@ -209,12 +209,3 @@ def _check(sidecar: Sidecar, arguments: dict[str, Any]) -> None:
                 "write there",
             )
         )
-
-
-def _answers(address: str) -> bool:
-    host, _, port = address.rpartition(":")
-    try:
-        with socket.create_connection((host.strip("[]"), int(port)), timeout=2.0):
-            return True
-    except OSError:
-        return False

@@ -12,13 +12,29 @@ its answer, and nobody needs an answer from one that has left.
 
 from __future__ import annotations
 
+import socket
+
 from tfdist.cluster import Cluster
 from tfdist.cluster.check import split_address
 from tfdist.preflight import errors
 from tfdist.preflight.meeting import Meeting
 from tfdist.preflight.rendezvous import Identity, open_socket, probe
 
-__all__ = ["check_own_port", "probe", "wait_for_peers"]
+__all__ = ["check_own_port", "listens", "probe", "wait_for_peers"]
+
+
+def listens(address: str, timeout: float = 2.0) -> bool:
+    """Returns whether anything listens at an address, without saying a word to it.
+
+    Args:
+        address: "host:port".
+        timeout: seconds.
+    """
+    try:
+        socket.create_connection(split_address(address), timeout=timeout).close()
+    except OSError:
+        return False
+    return True
 
 
 def check_own_port(cluster: Cluster) -> None:

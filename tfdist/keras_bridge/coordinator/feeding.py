@@ -12,7 +12,6 @@ What workers read never passes through the coordinator, so that is for large dat
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -25,8 +24,6 @@ from tfdist.errors import DataError, UnsupportedError, explain
 from tfdist.keras_bridge.coordinator import looking
 
 __all__ = ["CoordinatorEpochIterator", "Feed"]
-
-logger = logging.getLogger(__name__)
 
 _StockEpochIterator: Any = keras_trainer.TFEpochIterator
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import logging
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -36,8 +35,6 @@ from tfdist.keras_bridge.coordinator.packing import Packing
 from tfdist.keras_bridge.steps import weighted_logs
 
 __all__ = ["train_function"]
-
-logger = logging.getLogger(__name__)
 
 _LOOK = 0.02  # seconds between two looks at which gradients have arrived
 
