@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 import tfdist
-from tfdist.cli import manifest, plan, run
+from tfdist.cli import doctor, manifest, plan, run
 from tfdist.errors import TfdistError
 
 __all__ = ["main"]
 
-_COMMANDS = (run, manifest, plan)
+_COMMANDS = (run, manifest, plan, doctor)
 _USAGE_ERROR = 2
 
 
