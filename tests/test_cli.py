@@ -36,6 +36,7 @@ def modules_after(statement: str) -> set[str]:
         ["run", "--help"],
         ["manifest", "k8s", "--help"],
         ["plan", "--help"],
+        ["doctor", "--help"],
         ["--version"],
     ],
 )
@@ -58,6 +59,7 @@ def test_help_lists_what_there_is(capsys):
     assert "run" in text
     assert "plan" in text
     assert "manifest" in text
+    assert "doctor" in text
     for later in ("doctor", "report"):
         assert later not in text
 

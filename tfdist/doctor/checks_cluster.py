@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
-
 from tfdist.cluster.check import is_loopback, split_address
 from tfdist.doctor.facts import Facts, TaskFacts
 from tfdist.doctor.findings import Finding
@@ -17,7 +15,6 @@ __all__ = [
     "nccl_switches",
     "own_address",
     "port",
-    "proxy",
     "settings",
     "slurm_without_srun",
 ]
@@ -116,24 +113,6 @@ def port(facts: Facts) -> Finding | None:
     return Finding(problem, "A job that is running here already is no fault") if problem else None
 
 
-def proxy(facts: Facts) -> Finding | None:
-    """A web proxy that gRPC would send the cluster's connections through."""
-    lower = {name.lower(): value for name, value in facts.environment.items()}
-    names = ("grpc_proxy", "https_proxy", "http_proxy")  # gRPC's order
-    name = next((name for name in names if lower.get(name, "").strip()), None)
-    if name is None:
-        return None
-    excepted = lower.get("no_grpc_proxy") or lower.get("no_proxy") or ""
-    caught = [task for task in _others(facts) if not _bypasses(_host(task), excepted)]
-    if not caught:
-        return None
-    hosts = ",".join(sorted({_host(task) for task in caught}))
-    return Finding(
-        f"gRPC sends connections to {hosts} through the proxy {lower[name]} ({name})",
-        f"export no_proxy={excepted + ',' if excepted else ''}{hosts} on every host, or unset {name}",
-    )
-
-
 def nccl_interface(facts: Facts) -> Finding | None:
     """A network interface named for NCCL or gloo that is not there."""
     text = facts.environment.get("NCCL_SOCKET_IFNAME", "").strip()
@@ -181,22 +160,3 @@ def _others(facts: Facts) -> list[TaskFacts]:
 
 def _host(task: TaskFacts) -> str:
     return split_address(task.address)[0]
-
-
-def _bypasses(host: str, excepted: str) -> bool:
-    """Whether gRPC goes to a host without the proxy: by the end of its name, or by its network.
-
-    gRPC knows no `*`, which other programs do.
-    """
-    for entry in (word.strip().lower() for word in excepted.split(",")):
-        if not entry:
-            continue
-        if "/" in entry:
-            try:
-                if ipaddress.ip_address(host) in ipaddress.ip_network(entry, strict=False):
-                    return True
-            except ValueError:
-                continue
-        if host.lower().endswith(entry):
-            return True
-    return False

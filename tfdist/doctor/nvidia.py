@@ -83,6 +83,7 @@ def _problem(done: Output) -> str:
             done.code == 0 and "No devices were found" in done.stdout,
             lambda: "no devices were found",
         ),
+        (done.code == 0 and not done.stdout.strip(), lambda: "it printed nothing"),
         (done.code != 0, lambda: _last_line(done.stdout + "\n" + done.stderr)),
     )
     return next((text() or f"exit code {done.code}" for wrong, text in checks if wrong), "")

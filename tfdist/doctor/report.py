@@ -61,15 +61,19 @@ def as_text(facts: Facts, findings: Sequence[Finding]) -> str:
     return "\n".join(line.rstrip() for line in text.splitlines())
 
 
-def findings_text(findings: Sequence[Finding]) -> str:
-    """The findings, numbered, with what to do; or that there are none."""
+def findings_text(findings: Sequence[Finding], checks: int | None = len(CHECKS)) -> str:
+    """The findings, numbered, with what to do; or that there are none.
+
+    Args:
+        findings: what was found.
+        checks: by how many checks; None doesn't say.
+    """
     if not findings:
-        return f"Nothing is wrong by {len(CHECKS)} checks."
-    lines = [f"{len(findings)} of {len(CHECKS)} checks found something:"]
+        return f"Nothing is wrong by {checks} checks."
+    lines = [f"{len(findings)} of {checks} checks found something:"] if checks else []
     for number, finding in enumerate(findings, 1):
-        lines.append(
-            f"{number}. {finding.severity} [{finding.check}] {finding.problem.rstrip('.')}."
-        )
+        problem = finding.problem.rstrip(".")
+        lines.append(f"{number}. {finding.severity} [{finding.check}] {problem}.")
         lines.append(f"   -> {finding.fix.rstrip('.')}.")
     return "\n".join(lines)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import logging
+from collections.abc import Iterator, Mapping
 
 from tfdist import combinations, preflight
 from tfdist.cluster import Cluster
@@ -65,10 +67,29 @@ def _port_problem(found: Cluster) -> str:
 
 def _settings(environ: Mapping[str, str], found: Cluster | None) -> tuple[dict[str, str], str]:
     """What TFDIST_ variables say, and what is wrong with that."""
+    with _warnings() as warnings:
+        try:
+            config = Config.resolve(environ=environ)
+            if found is not None:
+                combinations.check(config, found)
+        except TfdistError as error:
+            return {}, str(error)
+    settings = {name: str(item.value) for name, item in config.given().items()}
+    return settings, "; ".join(warnings)
+
+
+@contextlib.contextmanager
+def _warnings() -> Iterator[list[str]]:
+    """Collects what tfdist warns of, such as a variable that looks like a setting misspelt."""
+    messages: list[str] = []
+
+    class Collector(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            messages.append(record.getMessage())
+
+    handler, logger = Collector(logging.WARNING), logging.getLogger("tfdist")
+    logger.addHandler(handler)
     try:
-        config = Config.resolve(environ=environ)
-        if found is not None:
-            combinations.check(config, found)
-    except TfdistError as error:
-        return {}, str(error)
-    return {name: str(item.value) for name, item in config.given().items()}, ""
+        yield messages
+    finally:
+        logger.removeHandler(handler)
