@@ -29,6 +29,7 @@ def test_defaults_are_those_of_the_contract():
         "strategy": "auto",
         "precision": "float32",
         "devices": "auto",
+        "gpu_memory_limit": None,
         "global_batch_size": None,
         "per_replica_batch_size": None,
         "seed": None,

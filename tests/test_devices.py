@@ -30,12 +30,20 @@ class FakeConfig:
         self.logical: list | None = None
         self.growing: list[str] = []
         self.limited: set[str] = set()
+        self.limits: dict[str, list] = {}
+        self.threads: dict[str, int] = {}
+        self.threading = types.SimpleNamespace(
+            get_intra_op_parallelism_threads=lambda: self.threads.get("intra", 0),
+            get_inter_op_parallelism_threads=lambda: self.threads.get("inter", 0),
+            set_intra_op_parallelism_threads=lambda number: self.thread("intra", number),
+            set_inter_op_parallelism_threads=lambda number: self.thread("inter", number),
+        )
         self.experimental = types.SimpleNamespace(
             get_memory_growth=lambda gpu: gpu.name in self.growing, set_memory_growth=self.grow
         )
 
-    def LogicalDeviceConfiguration(self) -> object:
-        return object()
+    def LogicalDeviceConfiguration(self, memory_limit: int | None = None) -> object:
+        return types.SimpleNamespace(memory_limit=memory_limit)
 
     def list_physical_devices(self, kind: str) -> list:
         return self.physical[kind]
@@ -47,12 +55,21 @@ class FakeConfig:
         self.change()
         self.visible[kind] = chosen
 
-    def get_logical_device_configuration(self, _: object) -> list | None:
-        return self.logical
+    def get_logical_device_configuration(self, device: types.SimpleNamespace) -> list | None:
+        return self.limits.get(device.name) if "GPU" in device.name else self.logical
 
-    def set_logical_device_configuration(self, _: object, configurations: list) -> None:
+    def set_logical_device_configuration(
+        self, device: types.SimpleNamespace, configurations: list
+    ) -> None:
         self.change()
-        self.logical = configurations
+        if "GPU" in device.name:
+            self.limits[device.name] = configurations
+        else:
+            self.logical = configurations
+
+    def thread(self, kind: str, number: int) -> None:
+        self.change()
+        self.threads[kind] = number
 
     def grow(self, gpu: types.SimpleNamespace, value: bool) -> None:
         if gpu.name in self.limited:
@@ -173,6 +190,30 @@ def test_a_memory_limit_set_before_is_kept(fake):
     assert config.growing == ["/physical_device:GPU:1"]
 
 
+def test_a_memory_limit_of_the_settings(fake):
+    limited = Config(devices="gpu:1", gpu_memory_limit="2GiB")
+    config = fake(gpus=2)
+    assert devices.configure(limited, Cluster.local(), None, {}) == Devices("GPU", 1)
+    ((name, [limit]),) = config.limits.items()
+    assert (name[-1], limit.memory_limit) == ("1", 2048)
+    assert config.growing == [], "TensorFlow allows one of the two"
+    config.initialized = True
+    assert devices.configure(limited, Cluster.local(), None, {}) == Devices("GPU", 1)
+    devices._configured = None
+    assert devices.configure(limited, Cluster.local(), None, {}) == Devices("GPU", 1)
+    devices._configured = None
+    with pytest.raises(ConfigError, match=r"gpu:1 with 1\.07 GB each"):
+        devices.configure(limited.replace(gpu_memory_limit="1GiB"), Cluster.local(), None, {})
+
+
+def test_a_memory_limit_without_gpus_is_said_to_do_nothing(fake, caplog):
+    caplog.set_level("INFO", "tfdist")
+    fake()
+    settings = Config(gpu_memory_limit=2**30)
+    assert devices.configure(settings, Cluster.local(), None, {}) == Devices("CPU", 1)
+    assert "no effect" in caplog.text
+
+
 def test_hidden_gpus_and_logical_cpus(fake):
     config = fake(gpus=2)
     assert configure("cpu:3") == Devices("CPU", 3)
@@ -191,6 +232,32 @@ def test_the_local_rank_counts_unless_somebody_has_shared_out_the_gpus(fake):
     config = fake(gpus=4)
     assert configure("auto", cluster, 1) == Devices("GPU", 2)
     assert [gpu.name[-1] for gpu in config.visible["GPU"]] == ["2", "3"]
+
+
+def test_workers_of_a_host_share_out_its_cores(fake, caplog):
+    caplog.set_level("INFO", "tfdist")
+    cluster = Cluster({"worker": ("a:1", "a:2")}, "worker", 1)
+    config = fake()
+    configure("auto", cluster)
+    each = max(1, devices.cores.machine.detect({}).cores // 2)
+    assert config.threads == {"intra": each, "inter": max(2, each)}
+    assert f"threads: {each} intra-op" in caplog.text
+
+
+def test_threads_of_the_environment_are_kept(fake, caplog):
+    caplog.set_level("INFO", "tfdist")
+    cluster = Cluster({"worker": ("a:1", "a:2")}, "worker", 1)
+    config = fake()
+    configure("auto", cluster, TF_NUM_INTRAOP_THREADS="3", TF_NUM_INTEROP_THREADS="5")
+    assert config.threads == {}
+    assert "threads: TF_NUM_INTRAOP_THREADS=3, TF_NUM_INTEROP_THREADS=5" in caplog.text
+
+
+def test_threads_that_have_started_are_left(fake, caplog):
+    caplog.set_level("INFO", "tfdist")
+    fake(initialized=True)
+    configure("auto", Cluster({"worker": ("a:1", "a:2")}, "worker", 1))
+    assert "threads: intra-op as TensorFlow has started" in caplog.text
 
 
 def test_visible_gpus_of_the_environment_are_kept(fake):
@@ -289,6 +356,14 @@ for name in ("float64", "float16", "bfloat16", "mixed_float16", "mixed_bfloat16"
     assert layer.compute_dtype == name.removeprefix("mixed_"), name
     expected = "float32" if name.startswith("mixed_") else name
     assert layer.kernel.dtype == expected, name
+from tfdist.serving.server import session_config
+jobs = {"chief": ("a:1",), "worker": ("a:2",), "ps": ("a:3",)}
+proto = session_config(
+    Cluster(jobs, "worker", 0), devices.Plan("GPU", gpus=(1, 0), gpu_memory=2**31)
+)
+limits = [list(item.memory_limit_mb) for item in proto.gpu_options.experimental.virtual_devices]
+assert limits == [[2048], [2048]], limits
+assert not proto.gpu_options.allow_growth
 print("fine")
 """
 

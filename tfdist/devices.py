@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tfdist import cores
 from tfdist.cluster import resolvers
 from tfdist.cluster.check import split_address
 from tfdist.config.device_spec import DeviceSpec
+from tfdist.config.sizes import format_bytes
 from tfdist.errors import ConfigError, explain
 
 if TYPE_CHECKING:
@@ -24,6 +27,7 @@ __all__ = [
     "local_rank_from",
     "plan",
     "plan_of",
+    "share_cores",
     "workers_on_this_host",
 ]
 
@@ -48,17 +52,20 @@ class Plan:
         kind: "CPU" or "GPU".
         gpus: indices of the GPUs that stay visible; None leaves them as they are.
         cpus: logical CPU devices to make; None leaves TensorFlow's own.
+        gpu_memory: bytes that the process may take of each GPU; None lets its memory grow.
     """
 
     kind: str
     gpus: tuple[int, ...] | None = None
     cpus: int | None = None
+    gpu_memory: int | None = None
 
     def __str__(self) -> str:
         """The plan as the `devices` setting would say it."""
         if self.kind == "CPU":
             return "cpu" if self.cpus is None else f"cpu:{self.cpus}"
-        return "gpu" if self.gpus is None else "gpu:" + ",".join(map(str, self.gpus))
+        limit = f" with {format_bytes(self.gpu_memory)} each" if self.gpu_memory else ""
+        return ("gpu" if self.gpus is None else "gpu:" + ",".join(map(str, self.gpus))) + limit
 
 
 def configure(
@@ -69,8 +76,9 @@ def configure(
 ) -> Devices:
     """Makes the process use the devices that the Config asks for; the same again does nothing.
 
-    GPUs get memory growth, so that several processes can share one, unless the user has given
-    them a memory limit (TensorFlow allows one of the two).
+    GPUs get memory growth, so that several processes can share one, unless `gpu_memory_limit` or the
+    script has given them a memory limit (TensorFlow allows one of the two). Workers that share a
+    host share out its cores, see `tfdist.cores`.
 
     Args:
         config: its `devices` setting, see `tfdist.config.device_spec`.
@@ -90,9 +98,16 @@ def configure(
     wanted = plan_of(config, cluster, local_rank, environ)
     if _configured is not None and _configured != wanted:
         raise _restart(f"they were set to {_configured} by an earlier call", wanted, source)
+    if _configured is None:
+        share_cores(cluster, local_rank, os.environ if environ is None else environ)
     count = _apply(wanted, source)
     _configured = wanted
     return Devices(wanted.kind, count)
+
+
+def share_cores(cluster: Cluster, local_rank: int | None, environ: Mapping[str, str]) -> None:
+    """Gives this worker its part of the host's cores; see `tfdist.cores`."""
+    cores.apply(workers_on_this_host(cluster), local_rank, environ)
 
 
 def plan_of(
@@ -110,13 +125,19 @@ def plan_of(
     is_shared_out = "CUDA_VISIBLE_DEVICES" in variables and not resolvers.sees_gpus_of_others(
         variables
     )
-    return plan(
+    found = plan(
         DeviceSpec.parse(config.devices),
         gpus=len(tf.config.list_physical_devices("GPU")),
         local_rank=None if is_shared_out else local_rank,
         local_workers=workers_on_this_host(cluster),
         source=config.origin("devices"),
     )
+    if config.gpu_memory_limit is None:
+        return found
+    if found.kind == "CPU":
+        logger.info("gpu_memory_limit has no effect: no GPU is in use")
+        return found
+    return dataclasses.replace(found, gpu_memory=config.gpu_memory_limit)
 
 
 def plan(
@@ -234,7 +255,10 @@ def _apply(wanted: Plan, source: str) -> int:
         return _logical_cpus(cpu) or 1
     used = tf.config.get_visible_devices("GPU")
     for gpu in used:
-        _grow(gpu)
+        if wanted.gpu_memory is None:
+            _grow(gpu)
+        else:
+            _limit(gpu, wanted, source)
     return len(used)
 
 
@@ -244,6 +268,22 @@ def _logical_cpus(cpu: Any) -> int | None:
 
     configurations = tf.config.get_logical_device_configuration(cpu)
     return None if configurations is None else len(configurations)
+
+
+def _limit(gpu: Any, wanted: Plan, source: str) -> None:
+    """Makes the GPU one logical device of limited memory."""
+    import tensorflow as tf
+
+    megabytes = max(1, (wanted.gpu_memory or 0) // 2**20)
+    present = tf.config.get_logical_device_configuration(gpu) or []
+    if [item.memory_limit for item in present] == [megabytes]:
+        return
+    try:
+        tf.config.set_logical_device_configuration(
+            gpu, [tf.config.LogicalDeviceConfiguration(memory_limit=megabytes)]
+        )
+    except (RuntimeError, ValueError) as error:  # It has started; or memory growth is on already.
+        raise _initialized(f"{gpu.name}: {error}", wanted, source) from None
 
 
 def _grow(gpu: Any) -> None:

@@ -75,6 +75,8 @@ def _create(config: Config, cluster: Cluster) -> Runtime:
     local_rank = devices.local_rank_from(os.environ)
     if combinations.is_server(cluster):
         plan = devices.plan_of(config, cluster, local_rank)
+        if cluster.task_type == "worker":
+            devices.share_cores(cluster, local_rank, os.environ)
         serving.serve(cluster, config.start_timeout, plan)
     _check_environment()
     found = devices.configure(config, cluster, local_rank)

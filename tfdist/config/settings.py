@@ -69,6 +69,11 @@ class Config(Checked):
     devices: str = setting(
         "auto", Kind("devices"), "auto, cpu, cpu:4 (four logical CPU devices), gpu, gpu:0,1"
     )
+    gpu_memory_limit: int | None = setting(
+        None,
+        Kind("bytes", optional=True),
+        "bytes that the process may take of each GPU, such as 8GiB; without it memory grows on demand",
+    )
     global_batch_size: int | None = setting(
         None, _BATCH, f"rows per step over all replicas (default {DEFAULT_GLOBAL_BATCH_SIZE})"
     )

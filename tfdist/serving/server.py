@@ -214,7 +214,22 @@ def session_config(cluster: Cluster, devices: Any = None) -> Any:
             config.device_count["GPU"] = 0
         elif devices.gpus is not None:
             config.gpu_options.visible_device_list = ",".join(map(str, devices.gpus))
+        if devices.gpu_memory is not None:
+            _limit_memory(config, devices)
     return config
+
+
+def _limit_memory(config: Any, devices: Any) -> None:
+    """Gives the process a part of the memory of each GPU that it uses, instead of growth."""
+    import tensorflow as tf
+
+    used = devices.gpus
+    if used is None:
+        used = range(len(tf.config.list_physical_devices("GPU")))
+    config.gpu_options.allow_growth = False
+    for _ in used:
+        virtual = config.gpu_options.experimental.virtual_devices.add()
+        virtual.memory_limit_mb.append(max(1, devices.gpu_memory // 2**20))
 
 
 def _threads(variable: str) -> int:
