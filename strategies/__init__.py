@@ -20,12 +20,14 @@ if TYPE_CHECKING:
     from tfdist.strategies.multi_worker import MultiWorkerMirroredStrategy
     from tfdist.strategies.parameter_server import ParameterServerStrategy
     from tfdist.strategies.single import SingleDeviceStrategy
+    from tfdist.strategies.tpu import TPUStrategy
 
 __all__ = [
     "MirroredStrategy",
     "MultiWorkerMirroredStrategy",
     "ParameterServerStrategy",
     "SingleDeviceStrategy",
+    "TPUStrategy",
 ]
 
 _CLASSES = {
@@ -33,6 +35,7 @@ _CLASSES = {
     "MultiWorkerMirroredStrategy": "tfdist.strategies.multi_worker",
     "ParameterServerStrategy": "tfdist.strategies.parameter_server",
     "SingleDeviceStrategy": "tfdist.strategies.single",
+    "TPUStrategy": "tfdist.strategies.tpu",
 }
 
 

@@ -15,8 +15,9 @@ from tfdist.strategies.single import SingleDeviceStrategy
 if TYPE_CHECKING:
     from tfdist.cluster import Cluster
     from tfdist.config import Communication, Config
+    from tfdist.strategies.tpu import TPUStrategy
 
-__all__ = ["communication_options", "mirrored", "multi_worker", "parameter_server", "single"]
+__all__ = ["communication_options", "mirrored", "multi_worker", "parameter_server", "single", "tpu"]
 
 
 def single(config: Config, cluster: Cluster) -> SingleDeviceStrategy:
@@ -62,6 +63,15 @@ def parameter_server(config: Config, cluster: Cluster) -> ParameterServerStrateg
         worker_timeout=settings.worker_timeout,
         start_timeout=config.start_timeout,
     )
+    strategy.tfdist.sync_batch_norm = config.sync_batch_norm
+    return strategy
+
+
+def tpu(config: Config, cluster: Cluster) -> TPUStrategy:
+    """Builds a `TPUStrategy` over the TPU that this process finds."""
+    from tfdist.strategies.tpu import TPUStrategy
+
+    strategy = TPUStrategy(start_timeout=config.start_timeout)
     strategy.tfdist.sync_batch_norm = config.sync_batch_norm
     return strategy
 

@@ -20,11 +20,15 @@ class Marker:
         cluster: the cluster that this process belongs to.
         sync_batch_norm: whether plain BatchNormalization layers take their statistics over all
             replicas, as on one device.
+        fixed_shapes: whether every step needs the same number of rows, as on a TPU.
+        compiles: whether the strategy compiles steps itself, so that `jit_compile` has no part in it.
         sidecar: what an evaluator beside a job needs to know of it; None elsewhere.
     """
 
     cluster: Cluster
     sync_batch_norm: bool = False
+    fixed_shapes: bool = False
+    compiles: bool = False
     sidecar: Any = None
 
     @property

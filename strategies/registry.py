@@ -20,10 +20,11 @@ _BUILDERS = {
     "mirrored": "tfdist.strategies.builders:mirrored",
     "multi_worker": "tfdist.strategies.builders:multi_worker",
     "parameter_server": "tfdist.strategies.builders:parameter_server",
+    "tpu": "tfdist.strategies.builders:tpu",
 }
 
 # Names that the design reserves and this version does not have.
-PLANNED = ("pipeline", "hybrid", "tpu")
+PLANNED = ("pipeline", "hybrid")
 
 NAMES = ("auto", *_BUILDERS, *PLANNED)
 

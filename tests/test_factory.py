@@ -90,7 +90,7 @@ def test_the_strategy(strategy, cluster, devices, expected):
         ("parameter_server", Cluster.local(), ConfigError, "not in one.*--workers 2 --ps 1"),
         ("pipeline", TWO, UnsupportedError, "'pipeline' is not part.*auto, single, mirrored"),
         ("hybrid", EVALUATOR, UnsupportedError, "not part of this version"),
-        ("tpu", Cluster.local(), UnsupportedError, "not part of this version"),
+        ("tpu", TWO, ConfigError, "One process drives"),
     ],
 )
 def test_combinations_that_can_not_work(strategy, cluster, error, match):

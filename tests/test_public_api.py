@@ -44,6 +44,7 @@ PUBLIC = {
         "MultiWorkerMirroredStrategy",
         "ParameterServerStrategy",
         "SingleDeviceStrategy",
+        "TPUStrategy",
     },
 }
 

@@ -41,6 +41,8 @@ def check(config: Config, cluster: Cluster) -> None:
         _check_parameter_server(config, cluster)
     elif config.strategy == "multi_worker":
         _check_multi_worker(config, cluster)
+    elif config.strategy == "tpu":
+        _check_tpu(config, cluster)
     elif config.strategy in ("single", "mirrored") and len(cluster.tasks()) > 1:
         raise ConfigError(
             explain(
@@ -101,6 +103,36 @@ def _check_multi_worker(config: Config, cluster: Cluster) -> None:
             )
         )
     logger.warning("strategy multi_worker without a cluster: this process trains alone")
+
+
+def _check_tpu(config: Config, cluster: Cluster) -> None:
+    if len(cluster.tasks()) > 1:
+        raise ConfigError(
+            explain(
+                "One process drives a TPU slice, and this one is in a cluster of several",
+                received=f"strategy=tpu, {len(cluster.tasks())} tasks",
+                source=f"{config.origin('strategy')}, {cluster.source}",
+                fix="Start the script once, on the slice's first host, without TF_CONFIG",
+            )
+        )
+    if config.precision in ("mixed_float16", "float16", "float64"):
+        raise ConfigError(
+            explain(
+                "A TPU computes in bfloat16 and float32",
+                received=f"precision={config.precision}",
+                source=config.origin("precision"),
+                fix="Use precision='mixed_bfloat16'",
+            )
+        )
+    if config.devices not in ("auto", "cpu"):
+        raise ConfigError(
+            explain(
+                "Strategy 'tpu' trains on the TPU's cores, which `devices` does not name",
+                received=f"devices={config.devices}",
+                source=config.origin("devices"),
+                fix="Leave `devices` out",
+            )
+        )
 
 
 def strategy_name(config: Config, cluster: Cluster, devices: int) -> str:

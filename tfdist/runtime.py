@@ -155,7 +155,12 @@ class Runtime:
                     )
                 )
         defaults = {"global_batch_size": self.global_batch_size, "seed": self.data_seed}
-        return make_dataset(source, split=split, **place, **{**defaults, **options})
+        given = {**defaults, **options}
+        if marker.fixed_shapes:
+            from tfdist.data import fixed_shapes
+
+            return fixed_shapes.make(make_dataset, source, split=split, **place, **given)
+        return make_dataset(source, split=split, **place, **given)
 
     def callbacks(self, **options: Any) -> list[keras.callbacks.Callback]:
         """The callbacks that suit the Config: backups, checkpoints, logs; safe on every worker.

@@ -17,7 +17,7 @@ from tfdist.strategies import registry
 
 
 def test_names() -> None:
-    assert registry.available() == ("single", "mirrored", "multi_worker", "parameter_server")
+    assert registry.available() == ("single", "mirrored", "multi_worker", "parameter_server", "tpu")
     assert ("auto", *registry.available(), *registry.PLANNED) == registry.NAMES
     assert len(set(registry.NAMES)) == len(registry.NAMES)
 
@@ -89,6 +89,7 @@ def test_the_package_has_the_strategies_and_nothing_else() -> None:
         "MultiWorkerMirroredStrategy",
         "ParameterServerStrategy",
         "SingleDeviceStrategy",
+        "TPUStrategy",
     ]
     with pytest.raises(AttributeError, match="PipelineStrategy"):
         _ = strategies.PipelineStrategy

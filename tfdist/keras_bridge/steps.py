@@ -199,6 +199,7 @@ def replica_step(
 
     def run_maybe_compiled(element: Any) -> Any:
         jit = may_jit and model.jit_compile and not getattr(model, _NO_JIT, False)
+        jit = jit and not strategy.tfdist.compiles
         if not jit or model.run_eagerly:
             return run(element, jit=False)
         try:
