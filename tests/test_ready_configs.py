@@ -21,9 +21,11 @@ NAMES = [path.name for path in FILES]
 
 # What this machine has instead of GPUs; and what each strategy needs around it.
 HERE = ["--devices=cpu:2", "--implementation=auto", "--model=mlp", "--dry_run"]
+RUN = [sys.executable, "-m", "tfdist", "run"]
 START = {
     "mirrored": [sys.executable, "scripts/train.py"],
-    "multi_worker": [sys.executable, "-m", "tfdist", "run", "-n", "1", "scripts/train.py"],
+    "multi_worker": [*RUN, "-n", "1", "scripts/train.py"],
+    "parameter_server": [*RUN, "--workers", "2", "--ps", "1", "scripts/train.py"],
 }
 
 
@@ -69,12 +71,8 @@ def test_its_commands_name_it_and_its_manifests_can_be_written(
             assert Path(words[1]).exists()
 
 
-@pytest.mark.parametrize(
-    "path", [path for path in FILES if Config.load(path).strategy in START], ids=lambda p: p.name
-)
-def test_it_builds_its_strategy(path: Path) -> None:
-    command = [*START[Config.load(path).strategy], f"--config={path}", *HERE]
-    done = subprocess.run(
+def start(command: list[str]) -> subprocess.CompletedProcess:
+    return subprocess.run(
         command,
         cwd=ROOT,
         env=child_environment({}),
@@ -82,8 +80,23 @@ def test_it_builds_its_strategy(path: Path) -> None:
         text=True,
         timeout=deadline(120),
     )
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in FILES if Config.load(path).strategy in START], ids=lambda p: p.name
+)
+def test_it_builds_its_strategy(path: Path) -> None:
+    done = start([*START[Config.load(path).strategy], f"--config={path}", *HERE])
     assert done.returncode == 0, done.stdout + done.stderr
     assert "steps per epoch" in done.stdout
     assert re.search(
         rf"strategy +{Config.load(path).strategy} +\S*{re.escape(path.name)}", done.stdout
     )
+
+
+def test_the_tpu_one_says_that_there_is_no_tpu_here() -> None:
+    done = start(
+        [sys.executable, "scripts/train.py", f"--config={ROOT}/configs/tpu-v5e-slice.yaml"]
+    )
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "No TPU was found" in done.stderr
