@@ -21,6 +21,7 @@ def counts(hosts):
         ("10.0.0.1:8", {"10.0.0.1": 8}),
         ("[fd00::1]:4,[fd00::2]", {"fd00::1": 4, "fd00::2": 1}),
         ("gpu_node-1.example.org:1", {"gpu_node-1.example.org": 1}),
+        ("me@h1:4,me.too@[fd00::1]", {"h1": 4, "fd00::1": 1}),
     ],
 )
 def test_hosts(text, expected):
@@ -41,7 +42,10 @@ def test_hosts(text, expected):
         ("h1:", "'h1:'"),
         ("h1:2,h1:2", "h1:4"),
         ("fd00::1", "[fd00::1]"),
-        ("user@h1", "can't be one"),
+        ("us er@h1", "can't be one"),
+        ("-l@h1", "can't be one"),
+        ("@h1", "can't be one"),
+        ("me@", "can't be one"),
         ("-oProxyCommand=x", "can't be one"),
         ("h 1", "can't be one"),
         ("h1;reboot", "can't be one"),

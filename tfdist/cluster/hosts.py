@@ -2,6 +2,7 @@
 
 ```text
 h1:4,h2:4                 --hosts and TFDIST_HOSTS, as Horovod's -H; a host alone has one slot
+me@h1:4,[fd00::1]:4       with the user to log in as, and IPv6 addresses in brackets
 h1 slots=4  # comment     a hostfile of Horovod, Open MPI or DeepSpeed, a host a line
 h1:4                      a hostfile of MPICH
 h1@h2:0,2                 DeepSpeed's include and exclude: hosts, or some of their slots
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tfdist.errors import ClusterError, explain
 
@@ -20,6 +21,7 @@ __all__ = ["Host", "parse_hostfile", "parse_hosts", "select"]
 
 _NAME = re.compile(r"\[[0-9A-Fa-f:.%\w]+\]|[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_])?")
 _MOST_SLOTS = 1024  # More are a slip of the keyboard, such as a port in the place of the slots.
+_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\\-]*[$]?")
 _SLOTS_WORDS = ("slots", "max_slots", "max-slots", "port", "user")
 
 
@@ -30,17 +32,24 @@ class Host:
     Attributes:
         name: host name or address; an IPv6 address without its brackets.
         slots: numbers of the slots, which are also those of its GPUs.
+        user: whom to log in as; empty leaves that to ssh.
+        port: where its sshd listens; None leaves that to ssh.
     """
 
     name: str
     slots: tuple[int, ...] = (0,)
+    user: str = ""
+    port: int | None = None
 
     def __str__(self) -> str:
         """The host as `--hosts` would say it."""
-        return f"[{self.name}]:{len(self.slots)}" if ":" in self.name else self._plain()
+        name = f"[{self.name}]" if ":" in self.name else self.name
+        return f"{self.user}{'@' if self.user else ''}{name}:{len(self.slots)}"
 
-    def _plain(self) -> str:
-        return f"{self.name}:{len(self.slots)}"
+    @property
+    def login(self) -> str:
+        """The host as ssh's own command line says it."""
+        return f"{self.user}@{self.name}" if self.user else self.name
 
 
 def parse_hosts(text: str, source: str = "--hosts") -> tuple[Host, ...]:
@@ -77,16 +86,25 @@ def parse_hostfile(text: str, source: str = "--hostfile") -> tuple[Host, ...]:
     Raises:
         ClusterError: no host is there, or a line can't be read; the message has its number.
     """
-    slots: dict[str, int] = {}
+    found: dict[str, Host] = {}
     for number, line in enumerate(text.splitlines(), 1):
         words = line.partition("#")[0].split()
         if not words:
             continue
         host = _line(words, line.strip(), f"{source}, line {number}")
-        slots[host.name] = slots.get(host.name, 0) + len(host.slots)
-    if not slots:
+        before = found.get(host.name)
+        if before is not None:
+            count = len(before.slots) + len(host.slots)
+            host = replace(
+                host,
+                slots=tuple(range(count)),
+                user=host.user or before.user,
+                port=host.port or before.port,
+            )
+        found[host.name] = host
+    if not found:
         raise _error("The hostfile names no host", f"{len(text.splitlines())} lines", source)
-    return tuple(Host(name, tuple(range(count))) for name, count in slots.items())
+    return tuple(found.values())
 
 
 def select(
@@ -123,7 +141,7 @@ def select(
         chosen = named.get(host.name, ())
         wanted = [slot for slot in host.slots if (slot in chosen) == bool(include)]
         if wanted:
-            kept.append(Host(host.name, tuple(wanted)))
+            kept.append(replace(host, slots=tuple(wanted)))
     if not kept:
         raise ClusterError(
             explain("No host is left", received=text, source=option, fix="Exclude fewer hosts")
@@ -161,6 +179,10 @@ def _selection(
 
 
 def _host(word: str, source: str) -> Host:
+    whole = word
+    user, at, word = word.rpartition("@")
+    if at and not _USER.fullmatch(user):
+        raise _error("A host has a user that can't be one", repr(whole), source)
     name, colon, slots = word, "", ""
     if word.startswith("["):
         name, bracket, slots = word.partition("]")
@@ -168,15 +190,16 @@ def _host(word: str, source: str) -> Host:
     elif word.count(":") > 1:
         raise _error(
             "An IPv6 address needs brackets, so that its slots can follow",
-            repr(word),
+            repr(whole),
             source,
             f"Write [{word}]:1",
         )
     else:
         name, colon, slots = word.partition(":")
     if not _NAME.fullmatch(name):
-        raise _error("A host has a name that can't be one", repr(word), source)
-    return Host(name.strip("[]"), tuple(range(_count(slots, word, source) if colon else 1)))
+        raise _error("A host has a name that can't be one", repr(whole), source)
+    count = _count(slots, whole, source) if colon else 1
+    return Host(name.strip("[]"), tuple(range(count)), user)
 
 
 def _line(words: list[str], line: str, where: str) -> Host:
@@ -191,7 +214,24 @@ def _line(words: list[str], line: str, where: str) -> Host:
             )
         if name == "slots":
             count = _count(value, line, where)
-    return host if count is None else Host(host.name, tuple(range(count)))
+        elif name == "user":
+            if not _USER.fullmatch(value):
+                raise _error("A host has a user that can't be one", repr(line), where)
+            host = replace(host, user=value)
+        elif name == "port":
+            host = replace(host, port=_port(value, line, where))
+    return host if count is None else replace(host, slots=tuple(range(count)))
+
+
+def _port(text: str, line: str, where: str) -> int:
+    if not (text.isascii() and text.isdecimal()) or not 1 <= int(text) <= 65535:
+        raise _error(
+            "The port of a host's sshd must be from 1 to 65535",
+            repr(line),
+            where,
+            "Such as port=22",
+        )
+    return int(text)
 
 
 def _count(text: str, word: str, source: str) -> int:
