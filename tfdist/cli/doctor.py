@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import sys
 from pathlib import Path
 
 from tfdist.errors import ConfigError, explain
@@ -27,6 +28,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
     hosts = parser.add_mutually_exclusive_group()
     hosts.add_argument("--hosts", metavar="H1,H2", help="look at these hosts, over ssh")
     hosts.add_argument("--hostfile", type=Path, metavar="FILE", help="look at the hosts of a file")
+    parser.add_argument(
+        "--python", metavar="PATH", help="the Python on the hosts (default: that of this command)"
+    )
+    parser.add_argument(
+        "--ssh-port", type=int, metavar="P", help="the port of the hosts' sshd (default: ssh's own)"
+    )
+    parser.add_argument(
+        "--ssh-arg",
+        action="append",
+        default=[],
+        metavar="A",
+        help="another argument for ssh, such as --ssh-arg=-iKEY; may be given several times",
+    )
     parser.add_argument(
         "--timeout",
         type=float,
@@ -53,9 +67,12 @@ def execute(arguments: argparse.Namespace) -> int:
         )
     if arguments.hosts is not None or arguments.hostfile is not None:
         from tfdist.doctor import fleet
+        from tfdist.launcher.ssh import SshOptions
 
         return fleet.report(
             fleet.hosts_of(arguments.hosts, arguments.hostfile),
+            python=arguments.python or sys.executable,
+            options=SshOptions(port=arguments.ssh_port, args=tuple(arguments.ssh_arg)),
             as_json=arguments.json,
             timeout=arguments.timeout,
         )
