@@ -15,6 +15,10 @@ import pytest
 from support import pages
 from support.processes import child_environment, deadline
 
+from tfdist.cli import _parser
+from tfdist.config import Config
+from tfdist.config.layers import slots
+
 ROOT = Path(__file__).parents[1]
 PAGES = {
     str(path.relative_to(ROOT)): pages.read_page(path)
@@ -22,9 +26,10 @@ PAGES = {
         ROOT / "README.md",
         ROOT / "ARCHITECTURE.md",
         *sorted((ROOT / "docs").glob("*.md")),
+        *sorted((ROOT / "docs" / "guides").glob("*.md")),
     ]
 }
-MODES = {"run", "shown", "torch", "make", "ci"}
+MODES = {"run", "shown", "torch", "make", "ci", "elsewhere"}
 MAKEFILE = (ROOT / "Makefile").read_text()
 TARGETS = set(re.findall(r"^([a-z]+):", MAKEFILE, re.MULTILINE))
 CI = MAKEFILE + (ROOT / ".ci" / "run").read_text()
@@ -75,7 +80,8 @@ def run(command: list[str], folder: Path, timeout: float) -> str:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """An empty folder with the repository's scripts in it."""
-    (tmp_path / "scripts").symlink_to(ROOT / "scripts")
+    for name in ("scripts", "configs"):
+        (tmp_path / name).symlink_to(ROOT / name)
     return tmp_path
 
 
@@ -129,6 +135,30 @@ def test_long_commands_are_those_of_the_makefile_and_ci() -> None:
             elif mode == "ci":
                 words = [re.escape(word) for word in command.split() if word != "python"]
                 assert re.search(r"\b.*".join(words), CI), f"{name}: CI does not do {command}"
+
+
+def test_commands_for_elsewhere_are_right_as_far_as_can_be_told_here() -> None:
+    told = [
+        (name, c) for name, page in PAGES.items() for c, m in page.commands() if m == "elsewhere"
+    ]
+    assert told
+    for name, command in told:
+        words = shlex.split(command)
+        start = words.index("tfdist") if "tfdist" in words and "install" not in words else None
+        if start is not None:
+            _parser().parse_args(words[start + 1 :])  # exits where an option is wrong
+        for word in words:
+            path = word.removeprefix("--config=")
+            if path.startswith(("scripts/", "configs/")):
+                assert (ROOT / path).exists(), f"{name}: {command}"
+        script = next((ROOT / w for w in words if w.startswith("scripts/")), None)
+        if script is not None:
+            flags = set(slots(Config)) | set(
+                re.findall(r'DEFINE_\w+\(\s*"(\w+)"', script.read_text())
+            )
+            after = words[words.index(str(script.relative_to(ROOT))) + 1 :]
+            used = {word[2:].partition("=")[0] for word in after if word.startswith("--")}
+            assert used <= flags | {"config"}, f"{name}: {command}"
 
 
 def test_every_file_of_a_page_is_used() -> None:

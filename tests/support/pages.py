@@ -6,6 +6,7 @@ A comment on the line before a block holds `key: value` pairs:
     <!-- test: shown -->            another product's program or command: shown, not run
     <!-- test: torch -->            needs PyTorch
     <!-- test: make -->             too long here: each command is a target of the Makefile
+    <!-- test: elsewhere -->        needs what is not here (a GPU, a cluster, an account): read, not run
     <!-- test: ci -->               too long here: .ci/run or the Makefile does the same
 
 Python blocks without a file name are one session: they run in the page's order in one process.

@@ -34,7 +34,8 @@ def requirements(facts: Facts) -> Finding | None:
         return None
     return Finding(
         f"Packages don't fit tfdist: {'; '.join(facts.unmet)}",
-        f"Install what it asks for: {facts.executable or 'python'} -m pip install --upgrade tfdist",
+        f"{facts.executable or 'python'} -m pip install "
+        + " ".join(f"'{text.partition(' is wanted')[0].replace(' ', '')}'" for text in facts.unmet),
     )
 
 

@@ -100,7 +100,7 @@ def unmet(requirements: Iterable[str] | None = None) -> list[str]:
         try:
             requirements = metadata.requires("tfdist") or []
         except metadata.PackageNotFoundError:
-            return ["tfdist itself is not installed: it is imported from a folder"]
+            return []  # It is imported from a folder, and nothing says what it asks for.
     found = []
     for line in requirements:
         try:
