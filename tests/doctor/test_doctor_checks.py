@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tfdist.doctor import CHECKS, diagnose, machine, report
@@ -36,6 +38,7 @@ X86 = "Debian, Linux 6, x86_64"
         (Facts(shared_memory=(2**32, 2**10)), "shared-memory"),
         (Facts(gpu_tool=TWO, tensorflow=TensorFlowFacts("2.21.0")), "gpus-unused"),
         (Facts(gpu_tool=GpuTool(device_files=2)), "nvidia-smi"),
+        (Facts(cluster=ClusterFacts(settings={"strategy": "tpu"})), "tpu"),
         (Facts(infiniband=("mlx5_0",), limits=Limits(locked_memory=65536)), "locked-memory"),
         (Facts(limits=Limits(open_files=256)), "open-files"),
         (Facts(disks=(Disk("TMPDIR", "/tmp", 2**40, clock_offset=-90.0),)), "clock"),
@@ -111,7 +114,7 @@ def test_precisions(capability: str, bfloat16: bool, float16: bool) -> None:
 
 
 def test_a_clock_that_differs_from_the_file_systems(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: object
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     import time
 
@@ -121,3 +124,15 @@ def test_a_clock_that_differs_from_the_file_systems(
     monkeypatch.setattr(time, "time", lambda: real() + 3600)
     (disk,) = (d for d in machine.disks({"TMPDIR": str(tmp_path)}) if d.purpose == "TMPDIR")
     assert disk.clock_offset == pytest.approx(-3600, abs=2)
+
+
+def test_a_working_directory_that_has_been_removed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    disks = machine.disks({"TMPDIR": str(tmp_path), "HOME": str(tmp_path)})
+    (finding,) = diagnose(Facts(disks=disks))
+    assert "working directory (?): it has been removed" in finding.problem

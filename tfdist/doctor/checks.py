@@ -23,6 +23,7 @@ CHECKS: tuple[Check, ...] = (
     Check("nvidia-smi", checks_machine.nvidia_smi),
     Check("gpus-hidden", checks_machine.gpus_hidden),
     Check("gpus-unused", checks_machine.gpus_unused),
+    Check("tpu", checks_machine.tpu),
     Check("gpus-mixed", checks_machine.gpus_mixed),
     Check("gpus-occupied", checks_machine.gpus_occupied),
     Check("precision", checks_machine.precision),

@@ -23,6 +23,7 @@ __all__ = [
     "shared_memory",
     "suited_precision",
     "threads",
+    "tpu",
     "unanswered",
     "visible_gpus",
 ]
@@ -128,6 +129,19 @@ def gpus_unused(facts: Facts) -> Finding | None:
         "pip install 'tensorflow[and-cuda]', unset LD_LIBRARY_PATH, and update the driver; "
         "TF_CPP_MIN_LOG_LEVEL=0 python -c 'import tensorflow as tf; tf.config.list_physical_devices()' "
         "names the library",
+    )
+
+
+def tpu(facts: Facts) -> Finding | None:
+    """The strategy `tpu` on a machine without one."""
+    name = facts.environment.get("TPU_NAME", "").strip()
+    if facts.cluster.settings.get("strategy") != "tpu" or name not in ("", "local"):
+        return None
+    if facts.tpu_chips or facts.tensorflow.tpus:
+        return None
+    return Finding(
+        f"TFDIST_STRATEGY=tpu, and this machine has no TPU (TPU_NAME={name or 'unset'})",
+        "Run it on a TPU VM, set TPU_NAME to the TPU's name or address, or use another strategy",
     )
 
 

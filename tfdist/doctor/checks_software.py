@@ -55,12 +55,12 @@ def tensorflow(facts: Facts) -> Finding | None:
     if found.problem:
         what = "TensorFlow can't be imported" if not found.version else "Keras can't be imported"
         if found.keras:
-            what = "TensorFlow's devices can't be listed"
+            what = "TensorFlow can't compute"
         return Finding(
             f"{what}: {found.problem}",
             f"Try `{facts.executable or 'python'} -c 'import tensorflow, keras'`; if it fails alike, "
             "install TensorFlow anew in a fresh virtual environment, and unset XLA_FLAGS and "
-            "LD_LIBRARY_PATH",
+            "LD_LIBRARY_PATH; `--timeout` gives a slow machine more time",
         )
     if found.seconds > 60:
         return Finding(

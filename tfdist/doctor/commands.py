@@ -55,7 +55,7 @@ def run(command: Sequence[str], environ: Mapping[str, str], timeout: float) -> O
             os.killpg(process.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.communicate(timeout=5)
-        return Output(None, "", f"no answer within {timeout:.0f} s")
+        return Output(None, "", f"no answer within {timeout:g} s")
     return Output(process.returncode, stdout[:_LONGEST], stderr[-_LONGEST:])
 
 

@@ -110,6 +110,7 @@ class TensorFlowFacts:
         tpus: number of TPU devices.
         built_with_cuda: whether this build can use GPUs.
         cuda: the CUDA version that it was built for.
+        computes: whether it has compiled and run something on the processor.
         seconds: how long the import took.
         problem: why there is nothing to tell, with the end of its output.
     """
@@ -122,6 +123,7 @@ class TensorFlowFacts:
     tpus: int = 0
     built_with_cuda: bool = False
     cuda: str = ""
+    computes: bool = False
     seconds: float = 0.0
     problem: str = ""
 
@@ -208,6 +210,7 @@ class Facts:
         unmet: requirements of tfdist that the installed packages don't meet.
         shadowed: modules that a file in the working directory hides.
         environment: variables that matter, without secrets.
+        tpu_chips: chips that this machine's device files name.
         shared_memory: (size, free) of /dev/shm in bytes; None where there is none.
         unanswered: probes that did not end in time.
     """
@@ -223,6 +226,7 @@ class Facts:
     interfaces: tuple[Interface, ...] = ()
     infiniband: tuple[str, ...] = ()
     gpu_tool: GpuTool = field(default_factory=GpuTool)
+    tpu_chips: int = 0
     tensorflow: TensorFlowFacts = field(default_factory=TensorFlowFacts)
     cluster: ClusterFacts = field(default_factory=ClusterFacts)
     disks: tuple[Disk, ...] = ()

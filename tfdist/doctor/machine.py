@@ -16,7 +16,18 @@ from tfdist.doctor.commands import each_within
 from tfdist.doctor.facts import Disk, HostFacts, Interface, Limits
 from tfdist.launcher.machine import detect
 
-__all__ = ["addresses_of", "disks", "host", "infiniband", "interfaces", "limits", "shared_memory"]
+__all__ = [
+    "addresses_of",
+    "disks",
+    "host",
+    "infiniband",
+    "interfaces",
+    "limits",
+    "shared_memory",
+    "tpu_chips",
+]
+
+_NOWHERE = "?"  # the working directory that has been removed
 
 # What decides which kernels TensorFlow can use.
 _FLAGS = ("avx", "avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "bf16")
@@ -77,6 +88,11 @@ def infiniband(folder: Path = Path("/sys/class/infiniband")) -> tuple[str, ...]:
     return tuple(sorted(path.name for path in folder.glob("*")))
 
 
+def tpu_chips(patterns: Sequence[str] = ("accel[0-9]*", "vfio/[0-9]*")) -> int:
+    """How many TPU chips this machine's device files name."""
+    return sum(len(list(Path("/dev").glob(pattern))) for pattern in patterns)
+
+
 def limits() -> Limits:
     """The limits of this process."""
 
@@ -106,7 +122,7 @@ def disks(environ: Mapping[str, str], timeout: float = 5.0) -> tuple[Disk, ...]:
     """
     home = environ.get("HOME") or os.path.expanduser("~")
     folders = {
-        "working directory": os.getcwd(),
+        "working directory": _working_directory(),
         "TMPDIR": environ.get("TMPDIR") or tempfile.gettempdir(),
         "TFDS_DATA_DIR": environ.get("TFDS_DATA_DIR")
         or environ.get("TFDIST_DATA_DIR")
@@ -121,11 +137,20 @@ def disks(environ: Mapping[str, str], timeout: float = 5.0) -> tuple[Disk, ...]:
     )
 
 
+def _working_directory() -> str:
+    try:
+        return os.getcwd()
+    except OSError:
+        return _NOWHERE
+
+
 def _disk(path: str) -> tuple[int, str, float]:
     """Free bytes, why nothing can be written, and how far its clock is ahead."""
     if "://" in path:  # gs://, s3://: not this machine's
         return -1, "", 0.0
     there = Path(path).expanduser()
+    if path == _NOWHERE:
+        return -1, "it has been removed", 0.0
     while not there.exists() and there != there.parent:
         there = there.parent  # It is made when it is needed.
     if not there.is_dir():

@@ -61,12 +61,13 @@ def gather(
         executable=sys.executable,
         packages=ask("packages", {}, software.packages),
         unmet=tuple(ask("requirements", [], software.unmet)),
-        shadowed=tuple(ask("working directory", [], software.shadowed, Path.cwd())),
+        shadowed=tuple(ask("working directory", [], _shadowed_here)),
         environment=software.relevant(variables),
         host=ask("machine", HostFacts(name=platform.node()), machine.host, variables),
         interfaces=ask("network", (), machine.interfaces),
         infiniband=ask("InfiniBand", (), machine.infiniband),
         gpu_tool=ask("nvidia-smi", GpuTool(), nvidia.read, variables),
+        tpu_chips=ask("TPU", 0, machine.tpu_chips),
         cluster=ask("cluster", ClusterFacts(), surroundings.cluster, variables),
         disks=ask("folders", (), machine.disks, variables),
         limits=ask("limits", Limits(), machine.limits),
@@ -75,6 +76,13 @@ def gather(
         unanswered=tuple(unanswered),
         time=time.time(),
     )
+
+
+def _shadowed_here() -> list[str]:
+    try:
+        return software.shadowed(Path.cwd())
+    except OSError:
+        return []  # The folder is gone, as the look at the folders tells.
 
 
 def ask_tensorflow(environ: Mapping[str, str], timeout: float) -> TensorFlowFacts:

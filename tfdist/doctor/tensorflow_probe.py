@@ -35,6 +35,10 @@ def main() -> None:
     _tell(facts)
     facts["keras_of_tensorflow"] = str(getattr(tf.keras, "__version__", ""))
     _tell(facts)
+    # Wrong XLA_FLAGS and some processors end a process only now. No memory of a GPU is taken.
+    tf.config.set_visible_devices([], "GPU")
+    facts["computes"] = int(tf.function(lambda x: x + x, jit_compile=True)(tf.constant(1))) == 2
+    _tell(facts)
 
 
 def _gpu(device: Any) -> str:
