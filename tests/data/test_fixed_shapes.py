@@ -85,6 +85,12 @@ def train(fixed):
 plain, fixed = train(False), train(True)
 shapes = {tuple(e.shape for e in element) for element in fixed[3]}
 assert shapes == {((32, 8), (32,), (32,))}, shapes
+from tfdist.keras_bridge.input import build_input
+element = build_input(runtime.strategy, fixed[3]).dataset.element_spec
+assert list(element) == ["tfdist_data"], "the number of rows needs no telling"
+import tensorflow as tf
+rows = {leaf.shape[0] for spec in tf.nest.flatten(element) for leaf in spec._component_specs}
+assert rows == {16}, rows
 np.testing.assert_allclose(fixed[0], plain[0], rtol=1e-5)
 np.testing.assert_allclose(fixed[1], plain[1], rtol=1e-5)
 np.testing.assert_allclose(fixed[2][:75], plain[2], rtol=1e-5)
