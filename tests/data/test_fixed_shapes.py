@@ -75,7 +75,8 @@ def train(fixed):
         model.compile(
             keras.optimizers.SGD(0.1),
             keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-            weighted_metrics=["accuracy"],
+            metrics=["accuracy"],
+            weighted_metrics=["sparse_categorical_crossentropy"],
         )
     data = runtime.dataset(arrays, split="train", drop_remainder=True)
     history = model.fit(data, epochs=2, shuffle=False, verbose=0).history["loss"]

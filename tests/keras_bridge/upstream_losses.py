@@ -34,6 +34,18 @@ def scalar_loss_object(strategy: Any) -> tuple[bool, Any]:
 
 
 @stands_for(
+    "keras.src.trainers.compile_utils:CompileMetrics",
+    "update_state",
+    "metrics given as `metrics` count rows of weight 0",
+)
+def metrics_count_rows_without_weight(strategy: Any) -> tuple[bool, Any]:
+    metrics = keras.src.trainers.compile_utils.CompileMetrics(["mae"], None)
+    metrics.update_state(tf.zeros((2, 1)), tf.constant([[1.0], [9.0]]), tf.constant([1.0, 0.0]))
+    seen = float(metrics.result()["mae"])
+    return np.isclose(seen, 5.0), seen
+
+
+@stands_for(
     "keras.src.trainers.compile_utils:CompileLoss",
     "__call__",
     "the losses of the outputs don't add up to the total when a batch is uneven",

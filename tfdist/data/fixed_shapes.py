@@ -27,8 +27,9 @@ logger = logging.getLogger(__name__)
 def pad(dataset: tf.data.Dataset, batch: int, rows: int | None = None) -> tf.data.Dataset:
     """Fills the last batch up with rows of weight 0.
 
-    A loss over such data is that of the rows alone, and so are `weighted_metrics`. Metrics given
-    as `metrics` don't see weights, and would count the rows of zeros.
+    A loss over such data is that of the rows alone, and so are `weighted_metrics`. Metrics given as
+    `metrics` don't see weights: under a strategy of fixed shapes the bridge tells them which rows
+    have none (`keras_bridge.padding`).
 
     Args:
         dataset: batches (x, y) or (x, y, sample_weight) of `batch` rows, the last one maybe of fewer.
@@ -130,8 +131,8 @@ def make(
     if all(isinstance(leaf, tf.TensorSpec) and leaf.shape[:1] == [batch] for leaf in spec):
         return dataset  # All batches are full.
     logger.info(
-        "The last batch is filled up with rows of weight 0: give compile() its metrics as "
-        "weighted_metrics, so that they leave these out; predict() has them at the end"
+        "The last batch is filled up with rows of weight 0, which losses and metrics leave out; "
+        "predict() has them at the end"
     )
     alone = info.num_workers == 1 and options.get("steps") is None
     padded = pad(dataset, batch, info.rows if alone else None)

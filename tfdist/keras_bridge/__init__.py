@@ -17,13 +17,14 @@ def install() -> None:
         layers,
         losses,
         optimizer,
+        padding,
         saving,
         trainer,
         variables,
     )
     from tfdist.keras_bridge.patching import apply_repairs
 
-    for module in (losses, optimizer, variables, layers, compiling, trainer):
+    for module in (losses, optimizer, variables, layers, compiling, padding, trainer):
         apply_repairs(module.REPAIRS)
     saving.install()
     callbacks.install()
